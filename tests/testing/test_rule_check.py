@@ -1,6 +1,7 @@
 """All rules of the project and its examples pass ``check_rule``, and rules with a classic mistake fail."""
 
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,16 +29,14 @@ RULES = [
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
-@pytest.mark.parametrize("parties", [1, 3, 4])
-def test_rules_of_the_project_pass(rule, parties):
-    check_rule(rule, parties=parties)
+def test_rules_of_the_project_pass(rule):
+    check_rule(rule)
 
 
-def test_laser_with_a_head_at_the_active_party_passes():
-    """A server without columns cannot have such a head, so the check of both kinds of active party is refused."""
+def test_laser_with_a_head_at_the_active_party_needs_columns_there():
+    """A server without columns cannot have such a head, so the check of this kind of active party is refused."""
     with pytest.raises(ConfigError, match="heads='active' asks for a head at a party that holds labels and columns"):
         check_rule(Laser(heads="active"))
-    check_rule(Laser(), parties=2)
 
 
 def test_methods_with_heads_of_a_user_pass():
@@ -117,12 +116,88 @@ class Item(Mean):
 
 
 class Divided(Mean):
-    """The mask is applied after a division by zero: the loss is a number, and its gradient is not."""
+    """The mask is applied after a root: the loss is a number, and its gradient is not."""
 
     def losses(self, host, heads, h, observed, y, noise):
         each, counts = super().losses(host, heads, h, observed, y, noise)
-        root = h.pow(2).sum(dim=2).sqrt()  # its derivative at 0 is infinite
+        root = h.pow(2).sum(dim=2).sqrt()  # its slope at 0 is infinite
         return each + torch.where(observed, root, 0.0).sum(dim=1, keepdim=True), counts
+
+
+class Attention(Mean):
+    """A softmax over parties without the mask, which gives absent parties a part."""
+
+    def outputs(self, host, heads, h, observed):
+        weight = h.sum(dim=2).softmax(dim=1).unsqueeze(2)
+        return heads((weight * h).sum(dim=1, keepdim=True)), observed.any(dim=1, keepdim=True)
+
+
+class Multiplied(Mean):
+    def outputs(self, host, heads, h, observed):
+        total = (h * observed.unsqueeze(2)).sum(dim=1, keepdim=True)
+        return heads(total / observed.sum(dim=1).clamp(min=1).view(-1, 1, 1)), observed.any(dim=1, keepdim=True)
+
+
+class Detached(Mean):
+    def losses(self, host, heads, h, observed, y, noise):
+        return super().losses(host, heads, h.detach(), observed, y, noise)
+
+
+class DetachedParty(Mean):
+    """The gradient reaches the first party alone."""
+
+    def losses(self, host, heads, h, observed, y, noise):
+        h = torch.cat([h[:, :1], h[:, 1:].detach()], dim=1)
+        return super().losses(host, heads, h, observed, y, noise)
+
+
+class AnswersNobody(Mean):
+    def outputs(self, host, heads, h, observed):
+        outputs, valid = super().outputs(host, heads, h, observed)
+        return outputs, torch.ones_like(valid)
+
+
+class WrongSet(Combinatorial):
+    """The sets are in reverse order where a row looks for its predictor."""
+
+    def plan(self, roster, task, width):
+        plan = super().plan(roster, task, width)
+        sets = plan.sets
+        return replace(plan, sets=replace(sets, of_row=lambda observed: sets.count - 1 - sets.of_row(observed)))
+
+
+class FixedType(Mean):
+    def outputs(self, host, heads, h, observed):
+        outputs, valid = super().outputs(host, heads, h, observed)
+        return outputs.float(), valid
+
+
+class FixedDevice(Mean):
+    def outputs(self, host, heads, h, observed):
+        outputs, valid = super().outputs(host, heads, h, observed)
+        return outputs + torch.arange(outputs.shape[2]) * 0.1, valid
+
+
+class ActiveFirst(Mean):
+    """The active party is taken for the first one, although it may hold no columns."""
+
+    def outputs(self, host, heads, h, observed):
+        own = h.index_select(1, torch.tensor([host.k], device=h.device))
+        outputs, valid = super().outputs(host, heads, h, observed)
+        return outputs + torch.zeros_like(own).sum(), valid
+
+
+class ThreeParties(Mean):
+    def outputs(self, host, heads, h, observed):
+        outputs, valid = super().outputs(host, heads, h, observed)
+        return outputs + 0.0 * torch.where(observed, 0.0, 0.0).view(-1, 1, 3).sum(dim=2, keepdim=True), valid
+
+
+class Mean0(Mean):
+    """A mean over rows, in the form of version 0.1."""
+
+    def losses(self, host, heads, h, observed, y, noise):
+        return host.loss(self.outputs(host, heads, h, observed)[0].squeeze(1), y).mean()
 
 
 class NoRows(Mean):
@@ -133,24 +208,35 @@ class NoRows(Mean):
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        (BatchMean(), "the losses of a row change if other rows are left out: .* take no mean over rows"),
+        (BatchMean(), "the losses of a row change if other rows are left out .* take no mean over rows"),
         (BatchStatistics(), "the losses of a row change if other rows are left out"),
         (Neighbour(), "the loss of a row has a gradient for another row's embeddings"),
         (Order(), "the losses of a row change if other rows are left out"),
-        (Drawing(), "two calls with equal arguments give different losses or outputs: take random numbers from noise"),
-        (BooleanIndexing(), r"needs the values of tensors, .*: use torch.where instead of if, of boolean indexing"),
+        (Drawing(), "two calls with equal arguments give different losses .*: take random numbers from noise"),
+        (BooleanIndexing(), "needs the values of tensors, .*: use torch.where instead of if, of boolean indexing"),
         (Branch(), "needs the values of tensors"),
         (Item(), r"needs the values of tensors, .* leave .item\(\) out"),
-        (
-            Divided(),
-            r"the gradient of a row's loss is not a number for the parties \[0\]: replace values by torch.where",
-        ),
+        (Divided(), "the gradient of the loss of a row of a is not a number .*: replace values by torch.where before"),
         (NoRows(), "trains_on of the plan selects no row of any set of 3 parties"),
+        (Attention(), "the embedding of an absent party changes the losses .*: select embeddings by observed"),
+        (
+            Multiplied(),
+            "NaN in the embedding of an absent party reaches the losses .* a product with the mask",
+        ),
+        (Detached(), "no loss has a gradient for the embeddings of a, b, c, .*: use h without detach"),
+        (DetachedParty(), "no loss has a gradient for the embeddings of b, c, .* or leave the party out of the plan's"),
+        (AnswersNobody(), "a row that no party has gets an answer .*: mark it in valid"),
+        (WrongSet(), "of_row gives a row predictor 6, which trained_by does not mark for this row"),
+        (FixedType(), "the losses of embeddings of type torch.float64 have the type torch.float32 .* dtype of h"),
+        (FixedDevice(), r"cannot compute on another device .*: make tensors on h.device"),
+        (ActiveFirst(), r"the rule fails: .* \(14 rows of 3 parties and a server\): assume no number and no order"),
+        (ThreeParties(), r"the rule fails: .* \(8 rows of 1 parties\): assume no number and no order of parties"),
+        (Mean0(), "expected two tensors from losses, .*: take no mean over rows"),
     ],
 )
 def test_a_mistake_is_named(rule, said):
     check_rule(Mean())
-    with pytest.raises(ConfigError, match=f"{type(rule).__name__}: .*{said}|{type(rule).__name__}: {said}"):
+    with pytest.raises(ConfigError, match=said):
         check_rule(rule)
 
 

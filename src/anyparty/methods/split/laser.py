@@ -149,13 +149,14 @@ class Laser(Rule):
         products = heads.products(h)  # [B, K, M, D]
         if self.tasks == "all":
             weight, mean = self._exact_weights(host, observed, h.dtype)  # [B, M, T], [T, K]
-            means = torch.einsum("tk,bkmd->bmtd", mean, products)
+            present = torch.where(observed.view(*observed.shape, 1, 1), products, 0.0)
+            means = torch.einsum("tk,bkmd->bmtd", mean, present)
         else:
             weight = self._weights(host, observed, h.dtype)  # [B, M, T]
             means = running_means(products, order_of(noise["order"], observed, host.owners))  # [B, M, T, D]
         outputs = heads.finish(means, weight > 0)  # [B, M, T, C]
-        each = (weight * host.loss(outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))).sum(dim=2)  # [B, M]
-        return each, weight.sum(dim=2) > 0
+        loss = torch.where(weight > 0, host.loss(outputs, y.view(-1, 1, 1).expand(outputs.shape[:3])), 0.0)
+        return (weight * loss).sum(dim=2), (weight > 0).any(dim=2)  # [B, M]
 
     def _weights(self, host: Host, observed: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the weight a_i of (8) for every row, head and set size i: [B, M, T].

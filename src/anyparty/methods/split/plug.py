@@ -63,10 +63,14 @@ class Plug(Rule):
         """Return the loss of each row, with some passive parties dropped from this iteration."""
         if self.dropout:
             active = torch.arange(h.shape[1], device=h.device) == host.k
-            keep = (noise["party dropout"] >= self.dropout) | active
-            h = torch.where(keep.view(1, -1, 1), h, 0.0)
-        return every_row(host.loss(heads(h.flatten(1).unsqueeze(1)).squeeze(1), y))
+            observed = observed & ((noise["party dropout"] >= self.dropout) | active)
+        return every_row(host.loss(heads(_joined(h, observed)).squeeze(1), y))
 
     def outputs(self, host: Host, heads: Heads, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return the predictor's outputs [B, 1, C], and a mask [B, 1] of the rows that at least one party has."""
-        return heads(h.flatten(1).unsqueeze(1)), observed.any(dim=1, keepdim=True)
+        return heads(_joined(h, observed)), observed.any(dim=1, keepdim=True)
+
+
+def _joined(h: Tensor, observed: Tensor) -> Tensor:
+    """Return embeddings side by side, zero if absent: [B, K, H], [B, K] -> [B, 1, K H]."""
+    return torch.where(observed.unsqueeze(2), h, 0.0).flatten(1).unsqueeze(1)

@@ -297,7 +297,7 @@ def every_row(each: Tensor) -> tuple[Tensor, Tensor]:
 
 def mean_over(h: Tensor, observed: Tensor) -> Tensor:
     """Return the mean embedding over the parties that have a row: [B, K, H], [B, K] -> [B, H]; 0 without parties."""
-    return h.sum(dim=1) / observed.sum(dim=1, keepdim=True).clamp(min=1)
+    return torch.where(observed.unsqueeze(2), h, 0.0).sum(dim=1) / observed.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def joint(given: HeadOutputs, reason: str = "") -> RuleAnswer:
