@@ -74,6 +74,10 @@ class TestStratified:
         assert tests.min() >= 1
         assert validations.min() >= 1
 
+    def test_the_classes_with_the_largest_remainders_get_one_more_row(self):
+        tests, _ = counts_of(np.array([7, 8, 10]), 0.2, 0.0)  # shares of 1.4, 1.6 and 2 rows, of 5 in total
+        assert tests.tolist() == [1, 2, 2]
+
     def test_a_secret_gives_other_parts(self):
         same = table(np.arange(200) % 2)
         assert not np.array_equal(parts(same), parts(same, secret=bytes(32)))
