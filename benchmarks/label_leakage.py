@@ -37,7 +37,7 @@ from anyparty.api.federation import Federation
 from anyparty.config import Config
 from anyparty.config.method_factory import SCHEDULES, chosen, scheduled
 from anyparty.core.seeds import Seeds
-from anyparty.core.types import Channel, Tensors, TensorSpec
+from anyparty.core.types import Channel, ChannelWrapper, Tensors, TensorSpec
 from anyparty.data import datasets
 from anyparty.data.blocks import Rows, row_keys
 from anyparty.errors import ConfigError
@@ -68,11 +68,10 @@ class Case:
 
 
 @dataclass
-class Tap:
+class Tap(ChannelWrapper):
     """The passive party's end of the channel; it records the messages of training.
 
     Attributes:
-        channel: the channel beneath.
         tags: number of received messages, by tag.
         rows: by stage, places [B] of the rows of each gradient, in the first epoch.
         gradients: by stage, the gradients [B, ...] of the first epoch.
@@ -80,18 +79,12 @@ class Tap:
 
     """
 
-    channel: Channel
     tags: dict[str, int] = field(default_factory=dict)
     rows: dict[str, list[Tensor]] = field(default_factory=dict)
     gradients: dict[str, list[Tensor]] = field(default_factory=dict)
     embeddings: dict[str, list[Tensor]] = field(default_factory=dict)
     at: tuple[str, int, Tensor] | None = None
     sent: Tensor | None = None
-
-    @property
-    def me(self) -> str:
-        """The party of this end of the channel."""
-        return self.channel.me
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
         """Send a message; record the embeddings of the batch."""
@@ -111,10 +104,6 @@ class Tap:
                 assert values is not None
                 kept.setdefault(stage, []).append(values.detach().cpu().clone())
         return got
-
-    async def close(self) -> None:
-        """Close the channel beneath."""
-        await self.channel.close()
 
     def around(self, step: Step) -> Step:
         """Return a party's step that first records its row places; the party knows them."""

@@ -44,7 +44,7 @@ ROSTER = Roster(tuple(Party(name=name) for name in NAMES), NAMES[0])
 
 
 @dataclass
-class SocketChannel:
+class SocketChannel(Channel):
     """A party's channel to parties in other processes on this machine, through sockets in a folder."""
 
     me: str

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from anyparty.alignment import private
 from anyparty.alignment.x25519 import Secret, blind, hashed
-from anyparty.core.types import Channel, Party, Roster, Tensors, TensorSpec
+from anyparty.core.types import ChannelWrapper, Party, Roster, Tensors, TensorSpec
 from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel
 from benchmarks.page import Page, quick_asked, target
@@ -62,27 +62,19 @@ class _Transit:
 
 
 @dataclass
-class _Weighed:
+class _Weighed(ChannelWrapper):
     """A channel that counts the bytes in transit."""
 
-    channel: Channel
     transit: _Transit
 
-    @property
-    def me(self) -> str:
-        return self.channel.me
-
-    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
+    async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
         self.transit.add(sum(tensor.nbytes for tensor in tensors.values()))
-        await self.channel.send(to, tag, tensors)
+        return await super().send(to, tag, tensors)
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
-        tensors = await self.channel.recv(frm, tag, expect)
+        tensors = await super().recv(frm, tag, expect)
         self.transit.add(-sum(tensor.nbytes for tensor in tensors.values()))
         return tensors
-
-    async def close(self) -> None:
-        await self.channel.close()
 
 
 def align(parties: int, n: int, batch: int) -> dict[str, float]:

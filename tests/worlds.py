@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from anyparty.config import TrainSettings
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
-from anyparty.core.types import Channel, MessageSpec, Party, Roster, Task
+from anyparty.core.types import Channel, ChannelWrapper, MessageSpec, Party, Roster, Task
 from anyparty.data.blocks import Block, Rows
 from anyparty.errors import Deadlock, PartyLost
 from anyparty.methods.method import Batch, Method, PartyContext, Stage, State
@@ -223,25 +223,14 @@ Carrier = Callable[..., dict[str, Any]]
 
 
 @dataclass
-class Wiretap:
+class Wiretap(ChannelWrapper):
     """A channel that records every message: (sender, receiver, tag, tensors)."""
 
-    channel: Channel
     notes: list[tuple[str, str, str, dict[str, Tensor]]]
 
-    @property
-    def me(self) -> str:
-        return self.channel.me
-
-    async def send(self, to: str, tag: str, tensors: Mapping[str, Tensor]) -> None:
+    async def send(self, to: str, tag: str, tensors: Mapping[str, Tensor]) -> bool | None:
         self.notes.append((self.me, to, tag, {name: tensor.detach().clone() for name, tensor in tensors.items()}))
-        await self.channel.send(to, tag, tensors)
-
-    async def recv(self, frm: str, tag: str, expect: Any) -> dict[str, Tensor]:
-        return await self.channel.recv(frm, tag, expect)
-
-    async def close(self) -> None:
-        await self.channel.close()
+        return await super().send(to, tag, tensors)
 
 
 @dataclass
@@ -437,7 +426,7 @@ def answers_of(predictions: Predictions) -> dict[str, Tensor]:
 
 
 @dataclass
-class ByHand:
+class ByHand(Channel):
     """One party's end of a channel; sent messages become bytes, and a receive suspends the party."""
 
     me: str

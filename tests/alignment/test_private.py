@@ -18,7 +18,7 @@ from anyparty.alignment.alignment import Alignment, align
 from anyparty.alignment.overlap import Overlap
 from anyparty.alignment.rounds import TokenUnion
 from anyparty.alignment.x25519 import L, P, Secret, SmallOrder, blind, hashed
-from anyparty.core.types import Party, Roster
+from anyparty.core.types import ChannelWrapper, Party, Roster
 from anyparty.errors import AlignmentError, ConfigError, MessageError, PartyLost
 from anyparty.tables.table import read_table
 from anyparty.transport import memory
@@ -28,28 +28,17 @@ SALT = "hospital and bank, 2025"
 
 
 @dataclass
-class RecordingChannel:
+class RecordingChannel(ChannelWrapper):
     """A channel that records all messages and may change them in transit."""
 
-    channel: object
     tape: list = field(default_factory=list)
     change: object = None
-
-    @property
-    def me(self):
-        return self.channel.me
 
     async def send(self, to, tag, tensors):
         if self.change is not None:
             tensors = self.change(self.me, to, tag, tensors)
         self.tape.append((self.me, to, tag, {name: each.clone() for name, each in tensors.items()}))
-        await self.channel.send(to, tag, tensors)
-
-    async def recv(self, frm, tag, expect):
-        return await self.channel.recv(frm, tag, expect)
-
-    async def close(self):
-        await self.channel.close()
+        return await super().send(to, tag, tensors)
 
 
 def roster_of(names, active):

@@ -1,9 +1,12 @@
 """A party's own record exists from the first message on, is correct after a failure, and is continued on resume."""
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
+from anyparty.core.types import ChannelWrapper
 from anyparty.errors import PartyLost
 from tests.report import homes
 
@@ -16,12 +19,13 @@ def sent(site: homes.Site, tag: str) -> int:
     return sum(row["messages"] for row in record(site)["ledger"] if row["tag"] == tag)
 
 
-class FailingChannel:
+@dataclass
+class FailingChannel(ChannelWrapper):
     """A channel that calls ``look``, and fails at one party's n-th message of a kind."""
 
-    def __init__(self, channel, fail=("shop", "embedding", 10**9), look=None):
-        self.channel, self.me = channel, channel.me
-        self.fail, self.look, self.count = fail, look, 0
+    fail: tuple = ("shop", "embedding", 10**9)
+    look: Callable | None = None
+    count: int = 0
 
     async def send(self, to, tag, tensors):
         if (self.me, tag) == self.fail[:2]:
@@ -30,13 +34,7 @@ class FailingChannel:
                 self.look(self.count)
             if self.count == self.fail[2]:
                 raise PartyLost("bank", "the line was cut")
-        await self.channel.send(to, tag, tensors)
-
-    async def recv(self, *what):
-        return await self.channel.recv(*what)
-
-    async def close(self):
-        await self.channel.close()
+        return await super().send(to, tag, tensors)
 
 
 def test_a_finished_part_is_recorded_as_done(tmp_path):

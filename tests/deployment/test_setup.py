@@ -1,12 +1,14 @@
 """The active party's messages about rows and task are checked like any others; wrong ones cause a clear error."""
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
 import torch
 
-from anyparty.core.types import Party, Roster
+from anyparty.core.types import ChannelWrapper, Party, Roster
 from anyparty.deployment.site.site_prediction import predict_at_site
 from anyparty.errors import ConfigError, MessageError
 from anyparty.training.party import share_setup
@@ -39,20 +41,15 @@ def test_an_invalid_task_causes_a_clear_error(task, observed):
         asyncio.run(share_setup(Net(task, observed), ROSTER, None))
 
 
-class ChangedMessages:
+@dataclass
+class ChangedMessages(ChannelWrapper):
     """A channel that changes its party's messages of one kind."""
 
-    def __init__(self, channel, tag, change):
-        self.channel, self.me, self.tag, self.change = channel, channel.me, tag, change
+    tag: str
+    change: Callable
 
     async def send(self, to, tag, tensors):
-        await self.channel.send(to, tag, self.change(tensors) if tag == self.tag else tensors)
-
-    async def recv(self, *what):
-        return await self.channel.recv(*what)
-
-    async def close(self):
-        await self.channel.close()
+        return await super().send(to, tag, self.change(tensors) if tag == self.tag else tensors)
 
 
 def test_a_setup_with_another_number_of_rows_causes_a_clear_error(tmp_path):

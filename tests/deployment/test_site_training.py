@@ -18,6 +18,7 @@ import torch
 from anyparty.api.federation import Federation
 from anyparty.artifacts.model_files import WEIGHTS, ModelSummary, sha256
 from anyparty.config import Config
+from anyparty.core.types import ChannelWrapper
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.deployment.site.alignment_cache import StoredAlignment
 from anyparty.deployment.site.site_prediction import predict_at_site
@@ -93,22 +94,6 @@ def trained_again(sites: dict[str, Site], but: str) -> None:
     copy.rename(folder)
 
 
-class Recorder:
-    """A channel that passes on everything."""
-
-    def __init__(self, channel):
-        self.channel, self.me = channel, channel.me
-
-    async def send(self, to, tag, tensors):
-        await self.channel.send(to, tag, tensors)
-
-    async def recv(self, *what):
-        return await self.channel.recv(*what)
-
-    async def close(self):
-        await self.channel.close()
-
-
 def weights(sites: dict[str, Site]) -> dict[str, bytes]:
     return {n: (site.folder / "parties" / n / "model.safetensors").read_bytes() for n, site in sites.items()}
 
@@ -152,14 +137,10 @@ def replace_federation(config, **changes):
 
 
 @dataclass
-class PointCounter:
+class PointCounter(ChannelWrapper):
     """A channel that counts the points that reach the active party."""
 
-    channel: object
     points: list
-
-    def __getattr__(self, name):
-        return getattr(self.channel, name)
 
     async def send(self, to, tag, tensors):
         if tag == "align-tokens":
@@ -432,7 +413,7 @@ def test_a_label_setting_without_effect_is_refused(tmp_path):
 def test_a_passive_party_gets_the_same_setup_with_every_kind_of_rows(tmp_path, kind):
     sites, seen = world(tmp_path), {}
 
-    class MessageRecorder(Recorder):
+    class MessageRecorder(ChannelWrapper):
         async def send(self, to, tag, tensors):
             if tag in {"setup", "plan"}:
                 seen.setdefault((rows, to, tag), []).append({name: tensor.clone() for name, tensor in tensors.items()})
@@ -460,7 +441,7 @@ def test_a_passive_party_gets_the_same_setup_with_every_kind_of_rows(tmp_path, k
 def test_no_message_holds_a_feature_a_label_or_an_id(tmp_path):
     sites, seen = world(tmp_path), []
 
-    class MessageRecorder(Recorder):
+    class MessageRecorder(ChannelWrapper):
         async def send(self, to, tag, tensors):
             seen.append((self.me, to, tag, {name: tensor.clone() for name, tensor in tensors.items()}))
             await super().send(to, tag, tensors)

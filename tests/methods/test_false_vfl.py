@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributions import MultivariateNormal
 
 from anyparty.core.seeds import Seeds
-from anyparty.core.types import Task
+from anyparty.core.types import ChannelWrapper, Task
 from anyparty.errors import AlignmentError, ConfigError
 from anyparty.methods.false_vfl.distributions import (
     FeatureNetworks,
@@ -208,19 +208,16 @@ def test_networks_that_a_stage_does_not_train_are_not_in_training():
     assert all(not states[name].modules["encoder"].calls for name in of.roster.blocks)
 
 
-class Until:
+@dataclass
+class Until(ChannelWrapper):
     """A channel of a party that dies just before it sends ``last``."""
 
-    def __init__(self, net, last):
-        self.net, self.last = net, last
-
-    def __getattr__(self, name):
-        return getattr(self.net, name)
+    last: str | None
 
     async def send(self, to, tag, tensors):
         if tag == self.last:
             raise ProcessLookupError(tag)
-        await self.net.send(to, tag, tensors)
+        return await super().send(to, tag, tensors)
 
 
 def play(made, of, use, *, last=None, at=None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from anyparty.config import Config
-from anyparty.core.types import Channel
+from anyparty.core.types import Channel, ChannelWrapper
 from anyparty.deployment.site.site_prediction import predict_at_site
 from anyparty.deployment.site.site_training import train_at_site
 from anyparty.errors import ConfigError
@@ -116,21 +116,12 @@ def ledger(sites: Mapping[str, Site], file: str = "record.json") -> list[dict[st
     return [row for record in kept for row in record["ledger"]]
 
 
-class Look:
+@dataclass
+class Look(ChannelWrapper):
     """A channel that counts what its party sends."""
 
-    def __init__(self, channel: Channel) -> None:
-        self.channel, self.me, self.sent = channel, channel.me, {}
+    sent: dict[str, int] = field(default_factory=dict)
 
     def count(self, tag: str) -> int:
         self.sent[tag] = self.sent.get(tag, 0) + 1
         return self.sent[tag]
-
-    async def send(self, to, tag, tensors):
-        await self.channel.send(to, tag, tensors)
-
-    async def recv(self, *what):
-        return await self.channel.recv(*what)
-
-    async def close(self):
-        await self.channel.close()

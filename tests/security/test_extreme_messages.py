@@ -13,16 +13,17 @@ from anyparty.api.federation import Federation
 from anyparty.api.training_run import check
 from anyparty.config import Config
 from anyparty.config.method_factory import SCHEDULES
-from anyparty.core.types import TensorSpec
+from anyparty.core.types import Channel, TensorSpec
 from anyparty.errors import AnypartyWarning, ConfigError, Diverged, ExtremeMessage, MessageError, PartyLost
 from anyparty.methods.method_registry import METHODS, method
 from anyparty.methods.schedules.virtual_clock import VirtualClock
+from anyparty.serving.batch_executor import CrossThreadChannel
 from anyparty.training import control_messages
 from anyparty.training.epoch_end import share_decision
 from anyparty.training.loop import play
 from anyparty.training.party_run import PartyRun, RunHooks
 from anyparty.transport import memory
-from anyparty.transport.contract import FACTOR, FEW, LEAST, MOST, Bounds, ContractChannel, set_step
+from anyparty.transport.contract import FACTOR, FEW, LEAST, MOST, Bounds, ContractChannel
 from tests import worlds
 from tests.marks import slow_but
 from tests.methods.cases import ADAM, CASES
@@ -74,6 +75,17 @@ class TestBounds:
 
     def test_one_large_message_among_the_first_does_not_widen_the_bound(self):
         assert taken([2.0, 1e3, *[2.0] * FEW, 1e4]) == FEW + 2
+
+    def test_the_eighth_message_is_compared_with_the_largest_and_the_ninth_with_the_median(self):
+        few = [1e3] + [2.0] * (FEW - 2)
+        assert taken([*few, 1e4]) == FEW
+        assert taken([*few, 2.0, 1e4]) == FEW
+
+    def test_a_large_message_outside_training_does_not_widen_the_bound_of_training(self):
+        held = Bounds()
+        assert taken([2.0], held=held) == 1
+        assert taken([1e6], held=held, training=False) == 1
+        assert taken([2.5 * FACTOR], held=held) == 0
 
     def test_a_sender_cannot_soon_raise_its_bound(self):
         """Send a thousand honest messages, then messages that are as large as the bound allows."""
@@ -130,7 +142,7 @@ class Forger(Wiretap):
             self.sent += 1
             if self.sent > self.after:
                 tensors = {name: tensor * self.factor for name, tensor in tensors.items()}
-        await super().send(to, tag, tensors)
+        return await super().send(to, tag, tensors)
 
 
 def forged(by, **how):
@@ -181,6 +193,22 @@ def test_what_is_forged_in_validation_is_refused_as_well():
                      at=forged("b", after=3))  # fmt: skip
 
 
+@pytest.mark.parametrize("wraps", ["another wrapper", "another thread's wrapper"])
+def test_a_wrapped_channel_has_the_bounds_of_the_current_step(wraps, monkeypatch):
+    """The forged numbers are within the bounds for validation, so the channel must know that the party trains."""
+
+    def wrapped(channel, *arguments):
+        inner = ContractChannel(channel, *arguments)
+        if wraps == "another wrapper":
+            return Wiretap(inner, [])
+        return CrossThreadChannel(inner, asyncio.get_running_loop())
+
+    monkeypatch.setattr(worlds, "ContractChannel", wrapped)
+    of = world(K=2, observed=torch.ones(24, 2, dtype=torch.bool))
+    with pytest.raises(ExtremeMessage, match=r"'embedding' from 'b' to 'a' at stage 'train', epoch 5, batch 1: "):
+        worlds.train(method("laser", embedding=4), of, epochs=6, at=forged("b", after=12, factor=1e4))
+
+
 # ---- continuing without the party
 
 
@@ -188,7 +216,7 @@ def guarded(lose=None):
     """Return the bank's channel, on which a test places arrived messages, and the line below it."""
 
     @dataclass
-    class Line:
+    class Line(Channel):
         me: str = "a"
         values: list = field(default_factory=list)
 
@@ -206,7 +234,7 @@ def recv(net, frm="b"):
 def test_a_dropped_party_is_given_up_for_good():
     lost = []
     line, net = guarded(lambda *said: lost.append(said))
-    set_step(net, "stage 'train', epoch 2, batch 1", training=True)
+    net.set_step("stage 'train', epoch 2, batch 1", training=True)
     line.values = [1.0, 1e30, 1.0]
     recv(net)
     with (
@@ -273,7 +301,8 @@ def test_the_others_train_on_without_a_dropped_party():
     assert all(torch.isfinite(weight).all() for weight in worlds.weights({"a": ended["a"].state}).values())
 
 
-def test_a_dropped_party_is_not_let_in_again():
+@pytest.mark.parametrize("wrap", [lambda net: net, lambda net: Wiretap(net, [])], ids=["plain", "wrapped"])
+def test_a_dropped_party_is_not_let_in_again(wrap):
     class Knocking:
         run, admitted = "run", ()
 
@@ -303,7 +332,7 @@ def test_a_dropped_party_is_not_let_in_again():
         hooks=RunHooks(membership=Knocking()),
     )
     record = {}
-    asyncio.run(share_decision(part, net, None, {}, record, validates=False, last=False))
+    asyncio.run(share_decision(part, wrap(net), None, {}, record, validates=False, last=False))
     assert "back" not in record
 
 

@@ -16,6 +16,7 @@ from anyparty.artifacts import model_files
 from anyparty.artifacts.model_files import ModelSummary
 from anyparty.artifacts.record import FILE
 from anyparty.config import Config
+from anyparty.core.types import ChannelWrapper
 from anyparty.deployment.site import site_training
 from anyparty.deployment.site.site_prediction import predict_at_site
 from anyparty.deployment.site.site_training import train_at_site
@@ -149,20 +150,18 @@ def test_a_record_that_cannot_be_written_fails_the_training(tmp_path, monkeypatc
     assert "'shop' saved its part of the model but stopped before it had finished" in str(ended["bank"])
 
 
-class Leaves:
+@dataclass
+class Leaves(ChannelWrapper):
     """Ends the shop's process when it sends its n-th embedding."""
 
-    def __init__(self, channel, at):
-        self.channel, self.at, self.sent = channel, at, 0
-
-    def __getattr__(self, name):
-        return getattr(self.channel, name)
+    at: int
+    sent: int = 0
 
     async def send(self, to, tag, tensors):
         self.sent += self.channel.me == "shop" and tag == "embedding"
         if self.sent == self.at:
             raise Killed
-        return await self.channel.send(to, tag, tensors)
+        return await super().send(to, tag, tensors)
 
 
 def left_after(sites, epochs, of, **how):

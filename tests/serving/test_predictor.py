@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import polars as pl
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from anyparty.config import Config
-from anyparty.core.types import TensorSpec
+from anyparty.core.types import ChannelWrapper, TensorSpec
 from anyparty.errors import AnypartyWarning, ModelError, PartyLost, PredictionError
 from anyparty.serving import predictor as predictor_module
 from anyparty.serving import serving_protocol as protocol
@@ -191,12 +191,11 @@ def test_a_model_without_labels_is_not_served(tmp_path):
         TrainedParties(sites).predictor()
 
 
-class RecordingChannel:
+@dataclass
+class RecordingChannel(ChannelWrapper):
     """A channel that records the requested rows."""
 
-    def __init__(self, channel, asked):
-        self.channel, self.me, self.asked = channel, channel.me, asked
-        self.send, self.close = channel.send, channel.close
+    asked: list
 
     async def recv(self, frm, tag, expect):
         got = await self.channel.recv(frm, tag, expect)

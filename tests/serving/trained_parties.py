@@ -13,7 +13,7 @@ from typing import Any
 from anyparty.api.model import Model
 from anyparty.artifacts.model_files import write_manifest
 from anyparty.config import Config
-from anyparty.core.types import Channel
+from anyparty.core.types import Channel, ChannelWrapper
 from anyparty.serving.backends import OBSERVER, peers_over
 from anyparty.serving.loaded_party import build_index, load_party
 from anyparty.serving.peer_group import PeerGroup
@@ -62,27 +62,16 @@ class TrainedParties:
 
 
 @dataclass
-class GatedChannel:
+class GatedChannel(ChannelWrapper):
     """A channel that holds back messages of one tag until it is opened."""
 
-    channel: Channel
     tag: str = "embedding"
     opened: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def me(self):
-        return self.channel.me
 
     async def send(self, to, tag, tensors):
         if tag == self.tag:
             await self.opened.wait()
-        await self.channel.send(to, tag, tensors)
-
-    async def recv(self, *arguments):
-        return await self.channel.recv(*arguments)
-
-    async def close(self):
-        await self.channel.close()
+        return await super().send(to, tag, tensors)
 
 
 def play(work: Coroutine[Any, Any, Any]) -> Any:

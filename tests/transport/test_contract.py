@@ -6,10 +6,13 @@ from functools import partial
 import pytest
 import torch
 
-from anyparty.core.types import MessageSpec, Party, Roster, TensorSpec
+from anyparty.core.types import Channel, ChannelWrapper, MessageSpec, Party, Roster, TensorSpec
 from anyparty.errors import MessageError
+from anyparty.methods.schedules.real_clock import RoundChannel
+from anyparty.training.party_run import membership_of
 from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel, roles
+from anyparty.transport.ledger import Ledger, MeteredChannel
 
 ROSTER = Roster(
     (Party(name="bank", labels=True), Party(name="shop"), Party(name="lab", columns=False, labels=True)), "bank"
@@ -55,6 +58,34 @@ def test_roles_of_a_party_follow_from_the_roster():
     assert roles(ROSTER, "bank") == {"any", "active", "block", "host"}
     assert roles(ROSTER, "shop") == {"any", "passive", "block"}
     assert roles(ROSTER, "lab") == {"any", "passive", "host"}
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        ChannelWrapper,
+        partial(ContractChannel, roster=ROSTER, declared=()),
+        partial(MeteredChannel, ledger=Ledger()),
+        partial(RoundChannel, step_id=("train", 0, 4)),
+    ],
+    ids=["base", "contract", "metered", "round"],
+)
+def test_a_wrapper_forwards_the_step_and_the_questions_about_parties(wrap):
+    class Carrier(Channel):
+        me, membership, steps = "bank", "members", []
+
+        def set_step(self, step, *, training):
+            self.steps.append((step, training))
+
+        def is_dropped(self, party):
+            return party == "shop"
+
+    net = wrap(Carrier())
+    net.set_step("epoch 2", training=True)
+    assert net.me == "bank"
+    assert Carrier.steps == [("epoch 2", True)]
+    assert [name for name in ROSTER.names if net.is_dropped(name)] == ["shop"]
+    assert membership_of(net) == "members"
 
 
 class TestSending:

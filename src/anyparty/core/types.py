@@ -243,11 +243,12 @@ class Channel(Protocol):
     """One party's connection to the other parties.
 
     Data leaves a party only through an awaited call of a channel.
+
+    Attributes:
+        me: the party at this end of the channel.
     """
 
-    @property
-    def me(self) -> str:
-        """The party at this end of the channel."""
+    me: str
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
         """Send named tensors to the party ``to``, and return when the channel has accepted them.
@@ -265,6 +266,62 @@ class Channel(Protocol):
 
     async def close(self) -> None:
         """Announce that this party sends no more messages."""
+
+    def set_step(self, step: object, *, training: bool) -> None:  # noqa: ARG002
+        """Announce the step of the run to which the next messages belong.
+
+        Args:
+            step: the step, whose text describes it in error messages; empty outside all steps.
+            training: True in a training step, False in validation and prediction.
+        """
+        return  # without this line, mypy requires that every channel defines the method
+
+    def is_dropped(self, party: str) -> bool:  # noqa: ARG002
+        """Return True if this channel excluded a party for its messages; such a party is not readmitted."""
+        return False
+
+
+@dataclass
+class ChannelWrapper(Channel):
+    """A channel that forwards every call to an inner channel.
+
+    A subclass overrides the calls that it changes: to count, delay, lose, record, validate or forge messages.
+
+    Attributes:
+        channel: the inner channel.
+        me: the party at this end of the channel.
+    """
+
+    channel: Channel
+    me: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.me = self.channel.me
+
+    @property
+    def membership(self) -> Any:
+        """The membership of the inner channel's transport; ``None`` if the transport has none."""
+        return getattr(self.channel, "membership", None)
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
+        """Send a message through the inner channel."""
+        return await self.channel.send(to, tag, tensors)
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
+        """Receive a message from the inner channel."""
+        return await self.channel.recv(frm, tag, expect)
+
+    async def close(self) -> None:
+        """Close the inner channel."""
+        await self.channel.close()
+
+    def set_step(self, step: object, *, training: bool) -> None:
+        """Announce the step of the run to the inner channel."""
+        self.channel.set_step(step, training=training)
+
+    def is_dropped(self, party: str) -> bool:
+        """Return True if the inner channel excluded a party for its messages."""
+        return self.channel.is_dropped(party)
 
 
 def _among(allowed: Sequence[str], value: object, name: str) -> None:

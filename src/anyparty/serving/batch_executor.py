@@ -13,11 +13,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from torch import Tensor
 
-from anyparty.core.types import Channel, Tensors, TensorSpec
+from anyparty.core.types import Channel, ChannelWrapper, Tensors, TensorSpec
 from anyparty.serving.service_settings import ServiceLimits
 
 INLINE_ROWS = ServiceLimits().ids
@@ -93,17 +94,11 @@ async def _run_in(
     return tasks[0].result()
 
 
-@dataclass(frozen=True)
-class CrossThreadChannel:
+@dataclass
+class CrossThreadChannel(ChannelWrapper):
     """A wrapper through which one thread uses a channel that belongs to the event loop of another thread."""
 
-    channel: Channel
     loop: asyncio.AbstractEventLoop
-
-    @property
-    def me(self) -> str:
-        """The party at this end of the channel."""
-        return self.channel.me
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
         """Send a message in the event loop to which the channel belongs."""
@@ -116,6 +111,10 @@ class CrossThreadChannel:
     async def close(self) -> None:
         """Close the channel in the event loop to which it belongs."""
         await self._call(self.channel.close())
+
+    def set_step(self, step: object, *, training: bool) -> None:
+        """Announce the step in the event loop to which the channel belongs, before messages that are sent later."""
+        self.loop.call_soon_threadsafe(partial(self.channel.set_step, step, training=training))
 
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))

@@ -198,7 +198,7 @@ async def _connect(folder: Path, session: str) -> FrameStream:
 
 
 @dataclass
-class IpcChannel:
+class IpcChannel(Channel):
     """The prediction service's channel to the other parties, through the active party's process in a job."""
 
     me: str

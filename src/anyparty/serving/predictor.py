@@ -88,7 +88,7 @@ class TimeBudget:
 
 
 @dataclass
-class _NoChannel:
+class _NoChannel(Channel):
     """The active party's channel while no other party is connected."""
 
     me: str

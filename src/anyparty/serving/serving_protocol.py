@@ -181,7 +181,7 @@ def take_number(tensors: dict[str, Tensor]) -> int | None:
 
 
 @dataclass
-class RequestChannel:
+class RequestChannel(Channel):
     """The channel of one request.
 
     ``recv`` raises ``PartyLost`` if the sender is absent, leaves, misses the deadline or sends an invalid message.
@@ -205,11 +205,10 @@ class RequestChannel:
     responded: set[str] = field(default_factory=set)
     _queues: dict[Route, deque[dict[str, Tensor]]] = field(default_factory=lambda: defaultdict(deque))
     _waiting: dict[Route, asyncio.Event] = field(default_factory=dict)
+    me: str = field(init=False)
 
-    @property
-    def me(self) -> str:
-        """The party at this end of the channel."""
-        return self.multiplexer.channel.me
+    def __post_init__(self) -> None:
+        self.me = self.multiplexer.channel.me
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> None:
         """Send a message with the request's number."""

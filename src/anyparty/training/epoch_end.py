@@ -28,7 +28,6 @@ from anyparty.methods.method import HasRemarks, Stage, State
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition
 from anyparty.training.party_run import Criterion, PartyRun
-from anyparty.transport.contract import is_dropped
 
 SHORT = 5  # no remark on the best epoch after this number of scored epochs or fewer
 
@@ -161,7 +160,7 @@ async def _let_in(
     if gone:
         record["absent"] = gone
     for name in () if shut else membership.waiting_to_rejoin():
-        if is_dropped(net, name):
+        if net.is_dropped(name):
             continue
         membership.admit(name)
         try:

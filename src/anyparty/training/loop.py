@@ -45,7 +45,6 @@ from anyparty.training.epoch_end import (
 )
 from anyparty.training.joint import JointExecution
 from anyparty.training.party_run import PartyRun, TrainedParty
-from anyparty.transport.contract import set_step
 
 StoredStages = dict[str, dict[str, Tensor]]
 AVERAGED = 0.25  # share of the epochs, at the end, whose weights are averaged with train.keep = "average"
@@ -83,7 +82,7 @@ async def play(part: PartyRun, net: Channel) -> TrainedParty:
             raise
         raise type(error)(f"{error}; {part.checkpoints.last_good()}") from None
     state.train(False)
-    set_step(net, "", training=False)
+    net.set_step("", training=False)
     return TrainedParty(state, progress.history, _chosen(part, progress))
 
 
@@ -270,7 +269,7 @@ async def _exchange(
     part.hooks.callback.on_stage_begin(stage.name, 1, len(rows), 0)
     state.train(True)
     batch = Batch(rows, part.seeds, (stage.name, 0, 0), held_out=plan["validation"])
-    set_step(net, batch, training=True)
+    net.set_step(batch, training=True)
     loss = await checked_step(part.method, stage, net, state, part.rows, batch)
     record = _record(stage, 0, loss, began)
     if stage.validates and len(plan["validation"]):
@@ -357,7 +356,7 @@ async def _epoch(
     if joint is not None:
         await joint.epoch(part.seat.me, state, part.rows, numbered, note_loss)
     for batch in numbered if joint is None else ():
-        set_step(net, batch, training=True)
+        net.set_step(batch, training=True)
         note_loss(batch, await checked_step(part.method, stage, net, state, part.rows, batch))
         await asyncio.sleep(0)  # lets Ctrl-C stop a party that does not wait for messages
     if stage.finish is not None:
@@ -372,7 +371,7 @@ async def _validate(
 ) -> dict[str, Any]:
     """Predict the validation rows and some training rows with all parties; return their scores at the active party."""
     rows = torch.cat([plan["validation"], plan["scored"]])
-    set_step(net, f"stage {stage!r}, epoch {epoch + 1}, validation", training=False)
+    net.set_step(f"stage {stage!r}, epoch {epoch + 1}, validation", training=False)
     answered = await predict_rows(part.method, net, state, part.rows, rows, part.seat.roster.blocks, part.seeds)
     if answered is None:
         return {}

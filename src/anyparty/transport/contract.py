@@ -30,7 +30,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from anyparty.core.types import Channel, MessageSpec, Role, Roster, Tensors, TensorSpec, check
+from anyparty.core.types import ChannelWrapper, MessageSpec, Role, Roster, Tensors, TensorSpec, check
 from anyparty.errors import ExtremeMessage, MessageError, PartyLost, nearest, remark
 from anyparty.transport.codec import check_form
 from anyparty.transport.ledger import Ledger
@@ -132,11 +132,10 @@ def roles(roster: Roster, party: str) -> frozenset[Role]:
 
 
 @dataclass
-class ContractChannel:
+class ContractChannel(ChannelWrapper):
     """A channel that sends only declared messages, validates received messages and counts sent messages.
 
     Attributes:
-        channel: the inner channel.
         roster: the parties.
         declared: the declarations of the messages that may be sent.
         lose: a function that excludes a party that sent an extreme message; its arguments are the party and the reason.
@@ -147,7 +146,6 @@ class ContractChannel:
         training: True if the current step is a training step, not validation or prediction.
         dropped: the reasons why parties were excluded, by party.
         ledger: the ledger that counts sent messages; ``None`` if the inner channel counts them.
-        me: the party at this end of the channel.
 
     Raises:
         MessageError: from ``send``, if the tag or direction is not declared or a tensor cannot be sent between
@@ -157,7 +155,6 @@ class ContractChannel:
         PartyLost: from ``recv``, instead of ``ExtremeMessage``, if the sender is excluded.
     """
 
-    channel: Channel
     roster: Roster
     declared: Iterable[MessageSpec]
     lose: Callable[[str, str], None] | None = None
@@ -166,13 +163,12 @@ class ContractChannel:
     training: bool = False
     dropped: dict[str, str] = field(default_factory=dict)
     ledger: Ledger | None = None
-    me: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.me = self.channel.me
+        super().__post_init__()
         self._checked: set[tuple[str, str]] = set()
 
-    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
+    async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
         """Send a message; raise ``MessageError`` if the method does not declare it."""
         if (to, tag) not in self._checked:
             self._check_declared(to, tag)
@@ -180,9 +176,8 @@ class ContractChannel:
         # Checked even in one process, so that a method that works there also works over a network.
         check_form(tensors, f"message {tag!r} from {self.me!r} to {to!r}")
         if self.ledger is None:
-            await self.channel.send(to, tag, tensors)
-        else:
-            await self.ledger.send(self.channel, to, tag, tensors)
+            return await self.channel.send(to, tag, tensors)
+        return await self.ledger.send(self.channel, to, tag, tensors)
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
         """Receive a message, and return it after validation."""
@@ -195,6 +190,15 @@ class ContractChannel:
         if extreme is not None:
             self._refuse(frm, f"{what}{self.step and f' at {self.step}'}: {extreme}")
         return tensors
+
+    def set_step(self, step: object, *, training: bool) -> None:
+        """Record the current step of the run, and announce it to the inner channel."""
+        self.step, self.training = step, training
+        super().set_step(step, training=training)
+
+    def is_dropped(self, party: str) -> bool:
+        """Return True if a party was excluded because of an extreme message."""
+        return party in self.dropped or super().is_dropped(party)
 
     def _check_declared(self, to: str, tag: str) -> None:
         if to not in self.roster.names:
@@ -225,18 +229,3 @@ class ContractChannel:
         remark(f"party {frm!r} is dropped: {why}")
         self.lose(frm, why)
         raise PartyLost(frm, why)
-
-    async def close(self) -> None:
-        """Close the inner channel."""
-        await self.channel.close()
-
-
-def set_step(net: Channel, step: object, *, training: bool) -> None:
-    """Record on a ``ContractChannel`` the current step of the run, and whether this is a training step."""
-    if isinstance(net, ContractChannel):
-        net.step, net.training = step, training
-
-
-def is_dropped(net: Channel, party: str) -> bool:
-    """Return True if a party was excluded because of an extreme message; such a party is not readmitted."""
-    return isinstance(net, ContractChannel) and party in net.dropped

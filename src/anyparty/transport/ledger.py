@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
-from anyparty.core.types import Channel, Tensors, TensorSpec
+from anyparty.core.types import Channel, ChannelWrapper, Tensors
 
 
 @dataclass(frozen=True, order=True)
@@ -56,8 +53,11 @@ class Ledger:
         tally.messages += messages
         tally.bytes_sent += size
 
-    async def send(self, channel: Channel, to: str, tag: str, tensors: Tensors) -> None:
-        """Send a message over ``channel`` and count it, unless the channel drops it because the receiver has left."""
+    async def send(self, channel: Channel, to: str, tag: str, tensors: Tensors) -> bool | None:
+        """Send a message over ``channel`` and return the channel's result.
+
+        The message is counted, unless the channel drops it because the receiver has left.
+        """
         flow, size = Flow(channel.me, to, tag), sum(tensor.nbytes for tensor in tensors.values())
         try:
             accepted = await channel.send(to, tag, tensors)
@@ -66,6 +66,7 @@ class Ledger:
             raise
         if accepted is not False:
             self.add(flow, size)
+        return accepted
 
     def merge(self, other: Ledger) -> None:
         """Add the counts of another ledger to this ledger."""
@@ -104,25 +105,14 @@ class Ledger:
 
 
 @dataclass
-class MeteredChannel:
-    """A channel that records in a ledger every message that its party sends."""
+class MeteredChannel(ChannelWrapper):
+    """A channel that records in a ledger every message that its party sends.
 
-    channel: Channel
+    Received messages are not counted here, because the sender's ledger counts them.
+    """
+
     ledger: Ledger
 
-    @property
-    def me(self) -> str:
-        """The party at this end of the channel."""
-        return self.channel.me
-
-    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
+    async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
         """Send and count a message."""
-        await self.ledger.send(self.channel, to, tag, tensors)
-
-    async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
-        """Receive a message without counting it, because the sender's ledger counts it."""
-        return await self.channel.recv(frm, tag, expect)
-
-    async def close(self) -> None:
-        """Close the inner channel."""
-        await self.channel.close()
+        return await self.ledger.send(self.channel, to, tag, tensors)

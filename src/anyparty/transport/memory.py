@@ -57,7 +57,7 @@ class MemoryHub:
 
 
 @dataclass
-class MemoryChannel:
+class MemoryChannel(Channel):
     """One party's channel to the other parties of a hub."""
 
     me: str

@@ -26,7 +26,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from anyparty.core.types import Tensors, TensorSpec
+from anyparty.core.types import Channel, Tensors, TensorSpec
 from anyparty.errors import MessageError
 from anyparty.transport.codec import MOST_BYTES, Header, decode, encode
 from anyparty.transport.reliable_buffers import LONG_AGO, MOST_ON_THE_WAY, PIECE_BYTES, Envelope, Item, Outgoing
@@ -42,7 +42,7 @@ class Carrier(Protocol):
         """Try to send a packet, which is an envelope and the bytes of a piece of a message; the packet may be lost."""
 
 
-class ReliableEndpoint:
+class ReliableEndpoint(Channel):
     """One party's channel to all others, over an unreliable carrier.
 
     Args:

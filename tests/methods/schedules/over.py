@@ -56,11 +56,11 @@ class Slow(Wiretap):
     pause: Callable[[int], float] = lambda _: 0.0
     sent: int = 0
 
-    async def send(self, to: str, tag: str, tensors: Any) -> None:
+    async def send(self, to: str, tag: str, tensors: Any) -> bool | None:
         if tag == "embedding":
             self.sent += 1
             await asyncio.sleep(self.pause(self.sent - 1))
-        await super().send(to, tag, tensors)
+        return await super().send(to, tag, tensors)
 
 
 def slowed(**pauses: Callable[[int], float]) -> Table:

@@ -13,13 +13,13 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from anyparty.core.types import Channel, Tensors, TensorSpec, check
+from anyparty.core.types import Channel, ChannelWrapper, Tensors, TensorSpec, check
 from anyparty.errors import ConfigError, MessageError, PartyLost
 from anyparty.methods.method import State
 from anyparty.methods.schedules.schedule import FITS, TURNS, TimedRound
@@ -131,34 +131,28 @@ WHEN = TensorSpec((2,), torch.int64)
 
 
 @dataclass
-class RoundChannel:
+class RoundChannel(ChannelWrapper):
     """A party's end of a channel in one round; every message carries the epoch and the step of its round.
 
     Attributes:
-        net: the underlying channel.
         step_id: (stage, epoch, step) of the round.
         within: time limit of the messages, in seconds from the first call of ``recv``; ``None`` means no limit.
         late: the parties whose messages were too late.
 
     """
 
-    net: Channel
     step_id: tuple[str | int, ...]
     within: float | None = None
     late: list[str] = field(default_factory=list)
-
-    @property
-    def me(self) -> str:
-        """The name of the party at this end of the channel."""
-        return self.net.me
 
     @cached_property
     def _until(self) -> float | None:
         return None if self.within is None else asyncio.get_running_loop().time() + self.within
 
-    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
+    async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
         """Send a message of this round."""
-        await self.net.send(to, tag, {**tensors, STEP_KEY: torch.tensor(self.step_id[1:], dtype=torch.int64)})
+        when = torch.tensor(self.step_id[1:], dtype=torch.int64)
+        return await self.channel.send(to, tag, {**tensors, STEP_KEY: when})
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
         """Wait for a message of this round; discard messages of earlier rounds.
@@ -176,18 +170,14 @@ class RoundChannel:
 
     async def _recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
         any_rows = {
-            name: TensorSpec((-1, *each.shape[1:])[: len(each.shape)], each.dtype) for name, each in expect.items()
+            name: replace(each, shape=(-1, *each.shape[1:])[: len(each.shape)]) for name, each in expect.items()
         }
         what = f"message {tag!r} from {frm!r} to {self.me!r}"
         while True:
-            got = await self.net.recv(frm, tag, any_rows | {STEP_KEY: WHEN})
+            got = await self.channel.recv(frm, tag, any_rows | {STEP_KEY: WHEN})
             when = tuple(got.pop(STEP_KEY).tolist())
             if when > self.step_id[1:]:
                 raise MessageError(f"{what}: it is of epoch and batch {when}, here it is {self.step_id[1:]}")
             if when == self.step_id[1:]:
                 check(got, expect, what)
                 return got
-
-    async def close(self) -> None:
-        """Close the underlying channel."""
-        await self.net.close()

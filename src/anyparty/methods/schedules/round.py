@@ -333,7 +333,7 @@ class RoundExchange:
         """Wait at a host for embeddings of parties in ``asked``; return the embeddings and the late parties."""
         if isinstance(net, RoundChannel) and batch.step_id[-1] != 0:
             assert isinstance(self.clock, RealClock)
-            net = RoundChannel(net.net, net.step_id, within=self.clock.waits)
+            net = RoundChannel(net.channel, net.step_id, within=self.clock.waits)
         gathered = await self.split.gather(net, state, rows, batch, mine, asked)
         if not isinstance(net, RoundChannel):
             return gathered, ()
