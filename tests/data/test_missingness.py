@@ -90,24 +90,25 @@ def test_what_a_mask_says_of_itself():
 
 @pytest.mark.parametrize("p", [-0.1, 1, 1.5, float("nan")])
 def test_probabilities_out_of_range(p):
-    with pytest.raises(ConfigError, match="mcar: p must be at least 0 and below 1, not"):
+    with pytest.raises(ConfigError, match=r"mcar: p: expected (at least 0|less than 1), got"):
         MCAR(p=p)
-    with pytest.raises(ConfigError, match="mnar: p must lie between 0 and 1, both excluded"):
+    with pytest.raises(ConfigError, match=r"mnar: p: expected (more than 0|less than 1), got"):
         MNAR(p=p)
 
 
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: MNAR(p=0), "mnar: p must lie between"),
-        (lambda: BetaMCAR(a=0), "a and b must be positive"),
-        (lambda: MAR1(step=-1), "mar1: step must be a finite number, and not negative"),
-        (lambda: MAR2(budget=-1), "mar2: budget must be"),
-        (lambda: MAR1(threshold=float("nan")), "mar1: threshold must be"),
-        (lambda: ScarceOverlap(ratio=1.1), r"ratio 1\.1 and active_only"),
-        (lambda: ScarceOverlap(active=2), "active 2 must be 0 or 1"),
-        (lambda: ScarceLabels(n=2.5, aligned=1), "n and aligned are numbers of rows, not 2.5 and 1"),
-        (lambda: ScarceLabels(rest="mcar"), "rest must be a mechanism"),
+        (lambda: MNAR(p=0), "mnar: p: expected more than 0, got 0"),
+        (lambda: MCAR(keep_empty="yes"), "mcar: keep_empty: expected true or false, got 'yes'"),
+        (lambda: BetaMCAR(a=0), "beta: a: expected more than 0, got 0"),
+        (lambda: MAR1(step=-1), "mar1: step: expected at least 0, got -1"),
+        (lambda: MAR2(budget=-1), "mar2: budget: expected at least 0, got -1"),
+        (lambda: MAR1(threshold=float("nan")), "mar1: threshold: expected a finite number, got nan"),
+        (lambda: ScarceOverlap(ratio=1.1), "alignment: ratio: expected at most 1, got 1.1"),
+        (lambda: ScarceOverlap(active=2), "alignment: active: expected 0 or 1, got 2"),
+        (lambda: ScarceLabels(n=2.5, aligned=1), "labels: n: expected a whole number, got 2.5"),
+        (lambda: ScarceLabels(rest="mcar"), "labels: rest: expected a Mechanism, got 'mcar'"),
         (lambda: ScarceLabels(n=5, aligned=6), "aligned must lie between 0 and n = 5"),
         (lambda: draw(ScarceOverlap(), 10, 3), "for two parties, not 3"),
         (lambda: draw(ScarceLabels(n=11, aligned=0), 10, 3), "n = 11 exceeds the number of rows, 10"),
@@ -216,8 +217,10 @@ class TestByName:
                 "no .* 'keep_empty': it never draws a row that all .* mnar have it",
             ),
             ("labels", {"keep_empty": True}, "'labels' has no parameter 'keep_empty': give it to rest"),
-            ("mcar", {"p": "half"}, "'mcar': a parameter is not a number"),
-            ("mcar", {"p": 1.0}, "p must be at least 0 and below 1"),
+            ("mcar", {"p": "half"}, "missingness 'mcar': p: expected a number, got 'half'"),
+            ("mcar", {"keep_empty": "yes"}, "missingness 'mcar': keep_empty: expected true or false, got 'yes'"),
+            ("labels", {"n": True}, "missingness 'labels': n: expected a whole number, got True"),
+            ("mcar", {"p": 1.0}, "missingness 'mcar': p: expected less than 1, got 1.0"),
             ({"p": 0.5}, {}, "missingness needs a name; known are: alignment"),
             ("labels", {"rest": {"name": "mnra"}}, "no missingness 'mnra'; did you mean 'mnar'"),
         ],

@@ -75,7 +75,7 @@ def test_a_failed_run_is_reported_and_does_not_stop_the_others(done, tmp_path):
     result = runner.run_all([broken, next(run for run in runs if run.method == "standard")], tmp_path)
     assert len(result.records) == 1
     (sentence,) = result.failed.values()
-    assert "lr must be a positive number" in sentence
+    assert "lr: expected more than 0, got -1.0" in sentence
 
 
 @pytest.mark.filterwarnings("error")

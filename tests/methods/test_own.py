@@ -186,9 +186,7 @@ def test_a_head_that_writes_into_what_it_is_given_is_no_other_heads_input(name):
 
 @pytest.mark.parametrize("name", ["embedding", "samples", "floor"])
 def test_a_truth_value_is_no_number(name):
-    with pytest.raises(
-        ConfigError, match=f"method 'false-vfl-1': {name}: expected a value other than true or false, got True"
-    ):
+    with pytest.raises(ConfigError, match=f"method 'false-vfl-1': {name}: expected a (whole )?number, got True"):
         method("false-vfl-1", **{name: True})
     assert method("false-vfl-1", train_encoders=False)
 

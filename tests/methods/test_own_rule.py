@@ -159,9 +159,9 @@ class TestWhole:
             ({"embedding": "wide"}, "method: embedding: expected a whole number, got 'wide'"),
             ({"embedding": 16.5}, "method: embedding: .*, got 16.5"),
             ({"embedding": None}, "method: embedding: .*, got None"),
-            ({"embedding": True}, "method: embedding: expected a value other than true or false, got True"),
+            ({"embedding": True}, "method: embedding: expected a whole number, got True"),
             ({"head_hidden": 8}, "method: head_hidden: expected a list, got 8"),
-            ({"head_hidden": ("a",)}, "method: head_hidden: expected a whole number"),
+            ({"head_hidden": ("a",)}, r"method: head_hidden\[0\]: expected a whole number"),
             ({"head_hidden": (0,)}, "widths must be at least 1, got embedding 64, head_hidden"),
         ],
     )

@@ -23,10 +23,10 @@ class TestMLP:
     @pytest.mark.parametrize(
         ("bad", "sentence"),
         [
-            ({"hidden": (8, 0)}, r"hidden widths must be at least 1, got \[8, 0\]"),
+            ({"hidden": (8, 0)}, r"encoder: hidden\[1\]: expected at least 1, got 0"),
             ({"activation": "rleu"}, "no activation 'rleu'; did you mean 'relu'"),
-            ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
-            ({"dropout": float("nan")}, "dropout must lie in"),
+            ({"dropout": 1.0}, "encoder: dropout: expected less than 1, got 1.0"),
+            ({"dropout": float("nan")}, "encoder: dropout: expected a finite number, got nan"),
         ],
     )
     def test_refuses(self, bad, sentence):

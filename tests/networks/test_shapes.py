@@ -46,9 +46,9 @@ def test_a_series_is_read_in_order():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: LSTM(steps=0), "steps 0"),
+        (lambda: LSTM(steps=0), "lstm: steps: expected at least 1, got 0"),
         (lambda: LSTM(steps=4)(10, 2), "width 10 does not hold 4 steps"),
-        (lambda: ResNet(shape=(1, 4, 4), widths=(4,), depths=(1, 1)), "with a width for every depth"),
+        (lambda: ResNet(shape=(1, 4, 4), widths=(4,), depths=(1, 1)), "expected a width for every depth"),
         (lambda: ResNet(shape=(1, 4, 4))(15, 2), "have 16 numbers, the block 15"),
     ],
 )

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import Any, ClassVar, cast, get_origin, get_type_hints
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any, cast
 
 from anyparty.config import ClockSettings, Config
 from anyparty.config.user_code import CodeKind, load_code
-from anyparty.core import declared_types
+from anyparty.core.declared_types import assign_parameters, takes
 from anyparty.errors import ConfigError, UserError, blamed, nearest, some
 from anyparty.methods.method import Method
-from anyparty.methods.method_registry import METHODS, SHARED, check_idle, method, of_rule, sorted_out
+from anyparty.methods.method_registry import METHODS, SHARED, check_idle, method, of_rule
 from anyparty.methods.schedules.flex import AdaptiveFlex, Flex
 from anyparty.methods.schedules.real_clock import RealClock
 from anyparty.methods.schedules.schedule import PBCD, LocalIterations, Schedule, SyncMax, SyncMin
@@ -99,7 +96,7 @@ def _check_none(found: Callable[..., Any], name: str, parameters: Mapping[str, A
 
     TOML cannot store None, so the saved settings would contain the default instead.
     """
-    for key in declared_types.takes(found):
+    for key in takes(found):
         default = inspect.signature(found).parameters[key].default
         if key in parameters and parameters[key] is None and default is not None:
             raise ConfigError(f"method {name!r}: settings cannot store {key} = None; pass a method object in Python, "
@@ -121,7 +118,7 @@ def _call(found: Callable[..., Any], name: str, parameters: Mapping[str, Any]) -
         made = of_rule(name, found, parameters)
         check_idle(name, made, parameters)
         return made
-    values = sorted_out(name, (found,), parameters)[0]
+    values = assign_parameters(f"method {name!r}", (found,), parameters)[0]
     try:
         inspect.signature(found).bind(**values)
     except TypeError as error:
@@ -169,17 +166,8 @@ def schedule(name: str, **parameters: Any) -> tuple[Schedule, LocalIterations]:
     """
     if name not in SCHEDULES:
         raise ConfigError(f"no schedule {name!r}{nearest(name, SCHEDULES)}")
-    made: Any = SCHEDULES[name]
-    own, shared = _schedule_types(made), _schedule_types(LocalIterations)
-    known = own | shared
-    for key in parameters:
-        if key not in known:
-            raise ConfigError(f"schedule {name!r} has no parameter {key!r}{nearest(key, known)}")
-    values = {
-        key: _of_schedule_type(known[key], value, f"schedule {name!r}: {key}") for key, value in parameters.items()
-    }
-    local = LocalIterations(**{key: value for key, value in values.items() if key in shared})
-    return made(**{key: value for key, value in values.items() if key in own}), local
+    own, local = assign_parameters(f"schedule {name!r}", (SCHEDULES[name], LocalIterations), parameters)
+    return SCHEDULES[name](**own), LocalIterations(**local)
 
 
 def clock(*, real: bool = False, **values: Any) -> VirtualClock | RealClock:
@@ -193,16 +181,9 @@ def clock(*, real: bool = False, **values: Any) -> VirtualClock | RealClock:
     """
     if real:
         unset = ClockSettings()
-        given = [
-            key
-            for key, value in values.items()
-            if key not in {"timeout", "grace"} and value != getattr(unset, key, value)
-        ]
-        if given:
-            raise ConfigError(
-                f"clock: {some(given)} cannot be combined with real = true, because real time is "
-                "measured, not simulated; leave out one of the two"
-            )
+        if given := [key for key in values.keys() - {"timeout", "grace"} if values[key] != getattr(unset, key, None)]:
+            raise ConfigError(f"clock: {some(sorted(given))} cannot be combined with real = true, because real time is "
+                              "measured, not simulated; leave out one of the two")  # fmt: skip
         return RealClock(timeout=values.get("timeout", unset.timeout), grace=values.get("grace"))
     if values.pop("grace", None) is not None:
         raise ConfigError("clock: grace only applies to the real clock; set real = true, or leave it out")
@@ -211,11 +192,7 @@ def clock(*, real: bool = False, **values: Any) -> VirtualClock | RealClock:
         raise ConfigError(TWO_WAYS)
     if trace is not None:
         values["use"] = trace_of(trace)
-    hints = _schedule_types(VirtualClock)
-    for key in values:
-        if key not in hints:
-            raise ConfigError(f"clock has no parameter {key!r}{nearest(key, (*hints, 'trace'))}")
-    return VirtualClock(**{key: _of_schedule_type(hints[key], value, f"clock: {key}") for key, value in values.items()})
+    return VirtualClock(**assign_parameters("clock", (VirtualClock,), values)[0])
 
 
 def scheduled(method: Method, config: Config) -> Method:
@@ -251,15 +228,3 @@ def carried(config: Config) -> Config:
     if ticks.use:
         raise ConfigError(TWO_WAYS)
     return config.model_copy(update={"clock": ticks.model_copy(update={"trace": None, "use": trace_of(ticks.trace)})})
-
-
-def _schedule_types(of: Any) -> dict[str, Any]:
-    hints = get_type_hints(of)
-    return {field.name: hints[field.name] for field in fields(of) if get_origin(hints[field.name]) is not ClassVar}
-
-
-def _of_schedule_type(hint: Any, value: Any, what: str) -> Any:
-    try:
-        return TypeAdapter(hint).validate_python(value)
-    except ValidationError as error:
-        raise ConfigError(f"{what}: {declared_types.mistake(error.errors()[0])}, got {value!r}") from None

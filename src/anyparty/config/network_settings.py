@@ -12,7 +12,7 @@ from pydantic import model_validator
 from anyparty.config.settings_group import Settings
 from anyparty.config.user_code import NOTHING, AllowedCode, load_encoder
 from anyparty.errors import ConfigError, some
-from anyparty.networks.encoders import LSTM, MLP, Factory, ResNet
+from anyparty.networks.encoders import LSTM, MLP, Factory, ResNet, Share, Width
 
 KINDS = {
     "mlp": ("hidden", "activation", "dropout", "norm"),
@@ -30,15 +30,15 @@ class Encoder(Settings):
     """
 
     kind: Literal["mlp", "resnet", "lstm"] = "mlp"
-    hidden: tuple[int, ...] = (64,)
-    activation: str = "relu"
-    dropout: float = 0.0
-    norm: bool = False
-    shape: tuple[int, int, int] | None = None
-    widths: tuple[int, ...] = (64, 128, 256, 512)
-    depths: tuple[int, ...] = (2, 2, 2, 2)
-    steps: int | None = None
-    memory: int = 128
+    hidden: tuple[Width, ...] = MLP.hidden
+    activation: str = MLP.activation
+    dropout: Share = MLP.dropout
+    norm: bool = MLP.norm
+    shape: tuple[Width, Width, Width] | None = None
+    widths: tuple[Width, ...] = ResNet.widths
+    depths: tuple[Width, ...] = ResNet.depths
+    steps: Width | None = None
+    memory: Width = LSTM.hidden
     factory: str | None = None
 
     def make(self, setting: str = "encoder.factory", allowed: AllowedCode = NOTHING) -> Factory:

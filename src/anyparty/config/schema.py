@@ -26,7 +26,6 @@ from anyparty.config.network_settings import Encoder
 from anyparty.config.settings_group import ReadingSettings, Settings, check_held, nones
 from anyparty.config.user_code import NOTHING, AllowedCode, allowing
 from anyparty.core.storage import user_path
-from anyparty.core.types import of_python
 from anyparty.data.splits import Kind as SplitKind
 from anyparty.data.splits import SplitPlan
 from anyparty.errors import ConfigError, nearest, some
@@ -279,12 +278,6 @@ class _Named(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     name: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_python(cls, values: Any) -> Any:
-        """Convert numpy numbers to Python numbers, which TOML can store."""
-        return of_python(values)
 
     @model_validator(mode="after")
     def _held(self) -> Self:

@@ -18,12 +18,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     ValidationError,
-    ValidationInfo,
-    field_validator,
     model_validator,
 )
 
-from anyparty.core.declared_types import alternatives, expected, mistake, place_of
+from anyparty.core.declared_types import StrictBooleans, alternatives, expected, mistake, place_of
+from anyparty.core.types import of_python
 from anyparty.errors import ConfigError, continued, nearest
 from anyparty.tables.column_types import Kind
 from anyparty.tables.date_formats import check_order
@@ -31,21 +30,10 @@ from anyparty.tables.file_content import FileSettings
 from anyparty.tables.reading_rules import Limits, texts
 
 
-class Settings(BaseModel):
-    """An immutable group of settings that rejects unknown keys."""
+class Settings(StrictBooleans, BaseModel):
+    """An immutable group of settings that rejects unknown keys, and booleans in place of numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Reject booleans for numbers and numbers for booleans, which pydantic would convert."""
-        wanted = cls.model_fields[str(info.field_name)].annotation
-        if wanted is not bool:
-            _refuse_truth(value, wanted)
-        elif not isinstance(value, bool):
-            raise ValueError("expected true or false")
-        return value
 
     @classmethod
     def of(cls, values: Mapping[str, Any], source: str = "settings") -> Any:
@@ -55,31 +43,9 @@ class Settings(BaseModel):
             ConfigError: a key does not exist (the message suggests the most similar key), or a value is out of range.
         """
         try:
-            return cls.model_validate(dict(values))
+            return cls.model_validate(of_python(dict(values)))
         except ValidationError as error:
             raise ConfigError(f"{source}: {_explain(error, cls, values)}") from None
-
-
-def _refuse_truth(value: Any, wanted: Any) -> None:
-    """Reject a boolean in place of a number, also inside lists and dataclasses.
-
-    pydantic does not call the validators of ``Settings`` for the fields of a dataclass.
-    """
-    if isinstance(value, bool) and {int, float} & _leaves(wanted):
-        raise ValueError("expected a number")
-    if isinstance(value, list | tuple):
-        for each in value:
-            _refuse_truth(each, wanted)
-    if isinstance(value, Mapping) and (group := _group(wanted)) is not None and is_dataclass(group):
-        for name, each in value.items():
-            if isinstance(each, bool) and {int, float} & _leaves(get_type_hints(group).get(name)):
-                raise ValueError(f"{name}: expected a number")
-
-
-def _leaves(annotation: Any) -> set[Any]:
-    """Return the types inside a type annotation, such as int and None in ``int | None``."""
-    parts = [part for part in get_args(annotation) if isinstance(part, type) or get_args(part)]
-    return {annotation}.union(*map(_leaves, parts)) if parts else {annotation}
 
 
 def _explain(error: ValidationError, model: type[BaseModel], values: Mapping[str, Any]) -> str:

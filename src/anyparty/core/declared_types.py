@@ -15,12 +15,22 @@ from types import SimpleNamespace, UnionType
 from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
-from pydantic import BeforeValidator, InstanceOf, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import (
+    BeforeValidator,
+    GetCoreSchemaHandler,
+    InstanceOf,
+    PydanticSchemaGenerationError,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic_core import CoreSchema, PydanticKnownError
+from pydantic_core.core_schema import no_info_before_validator_function
 
 from anyparty.core.types import of_python
 from anyparty.errors import ConfigError, UserError, nearest
 
-HELD = (str, int, float, type(None), list, tuple, Mapping, np.generic)
+STORABLE = (str, int, float, type(None), list, tuple, Mapping)
+"""The types of values that a saved model can store; tuple, list and mapping hold such values again."""
 
 
 def of_type(hint: Any, value: Any, what: str) -> Any:
@@ -30,16 +40,14 @@ def of_type(hint: Any, value: Any, what: str) -> Any:
         ConfigError: the value has another type, or contains a value that no file can store. The message begins with
             ``what``.
     """
-    if isinstance(value, bool) and bool not in {hint, *get_args(hint)}:
-        raise ConfigError(f"{what}: expected a value other than true or false, got {value}")
+    value = of_python(value)
     _check_tables(value, what)
     _check_names(hint, value, what)
     try:
-        return TypeAdapter(hint).validate_python(of_python(value))
+        adapter = adapter_of(hint, by_class=False)
     except PydanticSchemaGenerationError:  # a user-defined class, which files cannot store
         return value
-    except ValidationError as error:
-        raise ConfigError(f"{what}: {mistake(error.errors()[0])}, got {value!r}") from None
+    return check(value, adapter, what, strict=False)
 
 
 def takes(of: Callable[..., Any]) -> dict[str, Any]:
@@ -62,9 +70,28 @@ def takes(of: Callable[..., Any]) -> dict[str, Any]:
 
 def _hints(of: object) -> dict[str, Any]:
     try:
-        return get_type_hints(of)
+        return get_type_hints(of, include_extras=True)
     except (NameError, TypeError, AttributeError):  # a type may be imported only for type checkers
         return {}
+
+
+def assign_parameters(owner: str, classes: tuple[Any, ...], parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Convert parameters to their declared types; return, for each of ``classes``, a dict of its parameters.
+
+    ``owner`` describes what has the parameters, such as "method 'laser'", and begins error messages.
+
+    Raises:
+        ConfigError: a parameter belongs to none of the classes, or its value does not have the declared type.
+    """
+    taken = [takes(of) for of in classes]
+    known = {key: hint for of in reversed(taken) for key, hint in of.items()}
+    unknown = sorted(parameters.keys() - known.keys())
+    if unknown:
+        which = nearest(unknown[0], known) if known else "; it has none"
+        raise ConfigError(f"{owner} has no parameter {unknown[0]!r}{which}")
+    values = {key: of_type(known[key], value, f"{owner}: {key}") for key, value in parameters.items()}
+    whose = {key: n for n, of in reversed(list(enumerate(taken))) for key in of}
+    return [{key: value for key, value in values.items() if whose[key] == n} for n in range(len(classes))]
 
 
 def _check_names(hint: Any, value: Any, what: str) -> None:
@@ -78,7 +105,7 @@ def _check_names(hint: Any, value: Any, what: str) -> None:
 def _check_tables(value: Any, what: str) -> None:
     """Raise an error if a mapping contains, at any depth, a value that cannot be saved."""
     for key, inner in value.items() if isinstance(value, Mapping) else ():
-        if not isinstance(inner, HELD):
+        if not isinstance(inner, STORABLE):
             raise ConfigError(f"{what}: a saved model cannot store {key} = {inner!r}; expected text, a number, true "
                               "or false, None, or a list or table of these")  # fmt: skip
     for inner in value.values() if isinstance(value, Mapping) else value if type(value) in {list, tuple} else ():
@@ -94,37 +121,22 @@ def as_declared(made: Any, of: Any, what: str) -> None:
     Raises:
         ConfigError: a field has a value of another type; the message begins with ``what``.
     """
-    for field in fields(of):
-        value = getattr(made, field.name)
-        if isinstance(value, np.ndarray | np.generic):
-            value = value.tolist()
-        try:
-            read = _field_adapters(of)[field.name].validate_python(value)
-            fits = _truths(read) == _truths(value)  # False if pydantic has converted a boolean
-        except ValidationError:
-            fits = False
-        if not fits:
-            raise ConfigError(f"{what}: {field.name}: expected {field.type}, got {value!r}")
-        object.__setattr__(made, field.name, read)
-
-
-def _truths(value: Any) -> int:
-    """Return the number of booleans in a list or tuple, or in a single value."""
-    return sum(isinstance(each, bool) for each in (value if isinstance(value, list | tuple) else [value]))
+    for name, adapter in _field_adapters(of).items():
+        object.__setattr__(made, name, check(getattr(made, name), adapter, f"{what}: {name}", strict=False))
 
 
 @cache
 def _field_adapters(of: Any) -> dict[str, TypeAdapter[Any]]:
-    hints = get_type_hints(of)
-    return {field.name: TypeAdapter(hints[field.name]) for field in fields(of)}
+    hints = get_type_hints(of, include_extras=True)
+    return {field.name: adapter_of(hints[field.name]) for field in fields(of)}
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 EXPECTED = {
-    "bool_parsing": "True or False",
-    "bool_type": "True or False",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
     "callable_type": "a function",
     "dataclass_type": "a dict",
     "dict_type": "a dict",
@@ -147,11 +159,11 @@ EXPECTED = {
     "path_type": "a path",
     "string_type": "text",
     "string_unicode": "text",
+    "too_long": "at most {max_length} of them",
     "too_short": "at least {min_length} of them",
     "tuple_type": "a list",
 }
 LISTS = ("list_type", "tuple_type")
-SCALARS = (int, float, bool, str)
 SHORT = 60  # an error message shows values up to this number of characters, and the type of longer ones
 
 
@@ -206,15 +218,19 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) 
             check(arguments[name], adapter, name)
 
 
-def check(value: Any, adapter: TypeAdapter[Any], name: str, raises: type[UserError] = ConfigError) -> Any:
-    """Check the type of an argument's value, and return the value with sequences converted to tuples.
+def check(
+    value: Any, adapter: TypeAdapter[Any], name: str, raises: type[UserError] = ConfigError, *, strict: bool = True
+) -> Any:
+    """Check the type of an argument's value; return it with numbers of Python, and with tuples as sequences.
+
+    If ``strict`` is false, text may contain a number, and a float may be a whole number.
 
     Raises:
         UserError: the value does not have the type of ``adapter``. The error is of the class ``raises``, and its
             message has the argument's ``name``.
     """
     try:
-        return adapter.validate_python(value, strict=True)
+        return adapter.validate_python(of_python(value), strict=strict or None)
     except ValidationError as error:
         found = [(*place_of(value, each["loc"]), each) for each in error.errors(include_url=False)]
     deepest = max(len(place) for place, _, _ in found)
@@ -245,25 +261,65 @@ def _adapters(function: Callable[..., Any], by_hand: tuple[str, ...] = ()) -> di
     return {name: adapter_of(hint) for name, hint in hints.items()}
 
 
-def adapter_of(hint: Any) -> TypeAdapter[Any]:
-    """Return a pydantic validator of the annotation ``hint``, for ``check``."""
-    return TypeAdapter(_strict(hint))
+def adapter_of(hint: Any, *, by_class: bool = True) -> TypeAdapter[Any]:
+    """Return a pydantic validator of the annotation ``hint``, for ``check``.
+
+    If ``by_class`` is true, objects are only compared with their class. Otherwise pydantic may create them, such as a
+    dataclass from a mapping.
+    """
+    strict: Any = Annotated[_listing(hint, by_class=by_class), StrictBooleans]
+    return TypeAdapter(strict)
 
 
-def _strict(hint: Any) -> Any:
-    """Convert an annotation for pydantic: accept iterables as sequences, and do not validate fields of objects."""
-    origin, args = get_origin(hint), get_args(hint)
-    if hint in SCALARS:
-        return Annotated[hint, BeforeValidator(lambda value: value.item() if isinstance(value, np.generic) else value)]
+class StrictBooleans:
+    """A pydantic annotation: booleans and numbers are not converted to each other, also inside other types."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return pydantic's schema of the annotated type, changed in place."""
+        schema = handler(source)
+        cls._change(schema, handler, set())
+        return schema
+
+    @classmethod
+    def _change(cls, schema: Any, handler: GetCoreSchemaHandler, seen: set[int]) -> None:
+        if isinstance(schema, list | tuple):
+            for each in schema:
+                cls._change(each, handler, seen)
+        if not isinstance(schema, dict) or id(schema) in seen:
+            return
+        seen.add(id(schema))
+        kind = schema.get("type")
+        if kind == "bool":
+            schema["strict"] = True
+        elif kind in {"int", "float"}:
+            number = schema.copy()
+            schema.clear()
+            schema.update(no_info_before_validator_function(partial(_refuse_boolean, f"{kind}_type"), number))
+        elif kind == "definition-ref":
+            cls._change(handler.resolve_ref_schema(schema), handler, seen)
+        else:
+            cls._change(list(schema.values()), handler, seen)
+
+
+def _refuse_boolean(error: Any, value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticKnownError(error)
+    return value
+
+
+def _listing(hint: Any, *, by_class: bool) -> Any:
+    """Convert an annotation for pydantic: accept iterables as sequences, and mappings as dicts."""
+    origin, args, inner = get_origin(hint), get_args(hint), partial(_listing, by_class=by_class)
     if origin in {Union, UnionType}:
-        return Union[tuple(map(_strict, args))]  # noqa: UP007 - the members of the union are known only at run time
-    if origin in {Sequence, Iterable}:
+        return Union[tuple(map(inner, args))]  # noqa: UP007 - the members of the union are known only at run time
+    if origin in {Sequence, Iterable, tuple}:
         listed = partial(_listed, "a list of names" if args[0] is str else "a list")
-        return Annotated[Sequence[_strict(args[0])], BeforeValidator(listed)]  # type: ignore[misc]
+        each = (inner(args[0]), ...) if origin is not tuple else tuple(map(inner, args))
+        return Annotated[tuple[each], BeforeValidator(listed)]  # type: ignore[valid-type]
     if origin is Mapping:
-        as_dict = BeforeValidator(lambda value: dict(value) if isinstance(value, Mapping) else value)
-        return Annotated[dict[_strict(args[0]), _strict(args[1])], as_dict]  # type: ignore[misc]
-    if isinstance(hint, type) and origin is None and hint not in {Any, type(None)}:
+        return dict[inner(args[0]), inner(args[1])]  # type: ignore[misc]
+    if by_class and isinstance(hint, type) and origin is None and hint not in {int, float, bool, str, type(None), Any}:
         return InstanceOf[hint]  # type: ignore[misc]
     return hint
 
@@ -299,7 +355,7 @@ def place_of(value: Any, loc: Sequence[int | str]) -> tuple[list[Any], bool]:
                 value = value[key]
         elif isinstance(part, int):
             place.append(part)
-            value = None if isinstance(value, str) or not hasattr(value, "__getitem__") else value[part]
+            value = value[part] if isinstance(value, list | tuple) and part < len(value) else None
     return place, bool(loc) and loc[-1] == "[key]"
 
 

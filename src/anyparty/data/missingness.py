@@ -34,12 +34,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, Protocol, Self
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from anyparty.core.declared_types import as_declared, assign_parameters
 from anyparty.core.seeds import Seeds
 from anyparty.errors import ConfigError, nearest
 
@@ -62,6 +64,8 @@ __all__ = [
 BlockArrays = Sequence[NDArray[Any]]
 Mask = NDArray[np.bool_]
 Numbers = NDArray[np.float64]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -101,6 +105,7 @@ class DrawnMask:
         return text if self.labeled is None else f"{text}, {int(self.labeled.sum())} labelled"
 
 
+@runtime_checkable
 class Mechanism(Protocol):
     """A missingness mechanism: fixed parameters, and a function that draws a mask."""
 
@@ -193,8 +198,13 @@ def normalised(blocks: BlockArrays, by: BlockArrays | None = None) -> list[NDArr
     return out
 
 
-class _Shown:
-    """Base class of the mechanisms: their ``repr`` leaves out options that are off."""
+class _Parameters:
+    """Base class of the mechanisms: it checks the parameters, and its ``repr`` leaves out options that are off."""
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        as_declared(self, type(self), self.name)
 
     def __repr__(self) -> str:
         values = [(each.name, getattr(self, each.name)) for each in fields(self)]  # type: ignore[arg-type]
@@ -203,7 +213,7 @@ class _Shown:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class MCAR(_Shown):
+class MCAR(_Parameters):
     """A mechanism in which each party misses each row with probability p, whatever the values (LASER-VFL, section 5).
 
     Attributes:
@@ -213,12 +223,8 @@ class MCAR(_Shown):
     """
 
     name: ClassVar[str] = "mcar"
-    p: float = 0.0
+    p: Annotated[float, Field(ge=0, lt=1)] = 0.0
     keep_empty: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.p < 1:
-            raise ConfigError(f"mcar: p must be at least 0 and below 1, not {self.p}")
 
     def expected_rate(self, K: int) -> float:
         """Return the expected share of missing blocks: (p - p^K) / (1 - p^K), or p if empty rows are kept."""
@@ -232,20 +238,16 @@ class MCAR(_Shown):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class BetaMCAR(_Shown):
+class BetaMCAR(_Parameters):
     """A mechanism like MCAR, with one p per party, drawn from Beta(a, b) (LASER-VFL, appendix E: Beta(2, 2)).
 
     ``keep_empty`` has the same meaning as in ``MCAR``.
     """
 
     name: ClassVar[str] = "beta"
-    a: float = 2.0
-    b: float = 2.0
+    a: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
+    b: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
     keep_empty: bool = False
-
-    def __post_init__(self) -> None:
-        if not (0 < self.a < np.inf and 0 < self.b < np.inf):
-            raise ConfigError(f"beta: a and b must be positive numbers, not {self.a} and {self.b}")
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
         """Draw each party's p, then a mask; the arguments are those of ``Mechanism.draw``."""
@@ -256,7 +258,7 @@ class BetaMCAR(_Shown):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class MNAR(_Shown):
+class MNAR(_Parameters):
     """A mechanism in which a party misses a row more often if its own features in the row are high.
 
     Let a_k be the mean of party k's features in the row. The block is missing with probability p if a_k > 0, else with
@@ -266,12 +268,8 @@ class MNAR(_Shown):
     """
 
     name: ClassVar[str] = "mnar"
-    p: float = 0.7
+    p: Annotated[float, Field(gt=0, lt=1)] = 0.7
     keep_empty: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 < self.p < 1:
-            raise ConfigError(f"mnar: p must lie between 0 and 1, both excluded, not {self.p}")
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
         """Draw a mask that depends on each block's mean in a row; the arguments are those of ``Mechanism.draw``."""
@@ -281,7 +279,7 @@ class MNAR(_Shown):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ScarceOverlap(_Shown):
+class ScarceOverlap(_Parameters):
     """A mechanism in which two parties share only round(ratio * N) random rows (APC-VFL, section 6 and appendix A).
 
     Only one party holds each of the R remaining rows: the active party holds round(active_only * R) of them, and the
@@ -295,14 +293,9 @@ class ScarceOverlap(_Shown):
     """
 
     name: ClassVar[str] = "alignment"
-    ratio: float = 0.5
-    active_only: float = 1.0
-    active: int = 0
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.ratio <= 1 and 0 <= self.active_only <= 1 and self.active in {0, 1}):
-            raise ConfigError(f"alignment: ratio {self.ratio} and active_only {self.active_only} must lie between 0 "
-                              f"and 1, active {self.active} must be 0 or 1")  # fmt: skip
+    ratio: Annotated[float, Field(ge=0, le=1)] = 0.5
+    active_only: Annotated[float, Field(ge=0, le=1)] = 1.0
+    active: Literal[0, 1] = 0
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
         """Draw a mask for two parties; the arguments are those of ``Mechanism.draw``."""
@@ -319,7 +312,7 @@ class ScarceOverlap(_Shown):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ScarceLabels(_Shown):
+class ScarceLabels(_Parameters):
     """A mechanism in which only ``n`` rows have labels, and all parties hold ``aligned`` of them (FALSE-VFL, sec. 5).
 
     For tables, the paper uses 500 labelled rows, of which all parties hold 100. For images, it uses 1000 labelled rows,
@@ -334,15 +327,12 @@ class ScarceLabels(_Shown):
 
     name: ClassVar[str] = "labels"
     n: int = 500
-    aligned: int = 100
+    aligned: Annotated[int, Field(ge=0)] = 100
     rest: Mechanism = field(default_factory=MCAR)
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.n, int) and isinstance(self.aligned, int)):
-            raise ConfigError(f"labels: n and aligned are numbers of rows, not {self.n!r} and {self.aligned!r}")
-        if not hasattr(self.rest, "draw"):
-            raise ConfigError(f"labels: rest must be a mechanism, such as missing('mcar', p=.2), not {self.rest!r}")
-        if not 0 <= self.aligned <= self.n:
+        super().__post_init__()
+        if self.aligned > self.n:
             raise ConfigError(f"labels: aligned must lie between 0 and n = {self.n}, not {self.aligned}")
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
@@ -358,7 +348,7 @@ class ScarceLabels(_Shown):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class SequentialMAR(_Shown, ABC):
+class SequentialMAR(_Parameters, ABC):
     """Base class of ``MAR1`` and ``MAR2``, which select a row's blocks one by one until a condition holds.
 
     The blocks that were not selected are missing.
@@ -369,14 +359,8 @@ class SequentialMAR(_Shown, ABC):
 
     """
 
-    name: ClassVar[str]
-    threshold: float
-    step: float
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if not np.isfinite(value) or (name != "threshold" and value < 0):
-                raise ConfigError(f"{self.name}: {name} must be a finite number, and not negative, not {value}")
+    threshold: Finite
+    step: NotNegative
 
     @abstractmethod
     def stops(self, variance: Numbers) -> Mask:
@@ -435,8 +419,8 @@ class MAR1(SequentialMAR):
     """
 
     name: ClassVar[str] = "mar1"
-    threshold: float = 1.0
-    step: float = 0.1
+    threshold: Finite = 1.0
+    step: NotNegative = 0.1
 
     def stops(self, variance: Numbers) -> Mask:
         """Return the mask [N, K] of the blocks whose variance exceeds the falling threshold."""
@@ -455,9 +439,9 @@ class MAR2(SequentialMAR):
     """
 
     name: ClassVar[str] = "mar2"
-    threshold: float = 0.5
-    budget: float = 0.5
-    step: float = 0.05
+    threshold: Finite = 0.5
+    budget: NotNegative = 0.5
+    step: NotNegative = 0.05
 
     def stops(self, variance: Numbers) -> Mask:
         """Return the mask [N, K] of the blocks at which the sum of a row's costs exceeds the budget."""
@@ -506,19 +490,12 @@ def missing(mechanism: str | Mapping[str, Any], **parameters: Any) -> Mechanism:
         known = nearest(str(name), MECHANISMS)
         raise ConfigError(f"missingness needs a name{known}" if name is None else f"no missingness {name!r}{known}")
     create = MECHANISMS[name]
-    own = {each.name for each in fields(create)}  # type: ignore[arg-type]
-    unknown = sorted(values.keys() - own)
-    if unknown == ["keep_empty"]:
+    if "keep_empty" in values and not hasattr(create, "keep_empty"):
         why = "give it to rest" if name == "labels" else "it never draws a row that all parties miss"
         raise ConfigError(f"missingness {name!r} has no parameter 'keep_empty': {why}; mcar, beta and mnar have it")
-    if unknown:
-        raise ConfigError(f"missingness {name!r} has no parameter {unknown[0]!r}{nearest(unknown[0], own)}")
     if isinstance(values.get("rest"), str | Mapping):
         values["rest"] = missing(values["rest"])
-    try:
-        return create(**values)
-    except TypeError as error:
-        raise ConfigError(f"missingness {name!r}: a parameter is not a number: {values}") from error
+    return create(**assign_parameters(f"missingness {name!r}", (create,), values)[0])
 
 
 def described(mechanism: Mechanism) -> dict[str, Any]:

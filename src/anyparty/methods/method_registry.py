@@ -16,8 +16,7 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
-from anyparty.core import declared_types
-from anyparty.core.declared_types import checked, of_type
+from anyparty.core.declared_types import assign_parameters, checked
 from anyparty.core.object_description import CLASS, described
 from anyparty.core.types import Party, Roster
 from anyparty.errors import ConfigError, ModelError, continued, nearest, some
@@ -177,7 +176,7 @@ def made_again(name: str, **parameters: Any) -> Method:
                "docs/how-to/your-method.md" if ":" in name else "")  # fmt: skip
         raise ConfigError(continued(f"no method {name!r}{nearest(name, METHODS)}", how))
     if name not in SPLIT:
-        return cast("Method", METHODS[name](**sorted_out(name, (METHODS[name],), parameters)[0]))
+        return cast("Method", METHODS[name](**assign_parameters(f"method {name!r}", (METHODS[name],), parameters)[0]))
     return of_rule(name, SPLIT[name], parameters)
 
 
@@ -188,7 +187,7 @@ def of_rule(name: str, rule: Callable[..., Rule], parameters: Mapping[str, Any])
         ConfigError: a parameter does not exist, its value is out of range, or it has no effect unless another parameter
             is set.
     """
-    own, *shared = sorted_out(name, (rule, *SHARED), parameters)
+    own, *shared = assign_parameters(f"method {name!r}", (rule, *SHARED), parameters)
     made = rule(**own)
     for given, switch, on in (
         (shared[1], "pretrain", "'simsiam', 'byol' or 'moco'"),
@@ -203,23 +202,6 @@ def of_rule(name: str, rule: Callable[..., Rule], parameters: Mapping[str, Any])
     if then is not None and then.unlabelled == "pseudo":
         split = PseudoLabelled(rule=split.rule, **shared[0], pseudo=then)
     return split if first is None or first.pretrain == "none" else Pretrained(first=first, method=split)
-
-
-def sorted_out(name: str, classes: tuple[Any, ...], parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Convert parameters to their declared types; return, for each of ``classes``, a dict of its parameters.
-
-    Raises:
-        ConfigError: a parameter belongs to none of the classes, or its value does not have the declared type.
-    """
-    takes = [declared_types.takes(of) for of in classes]
-    known = {key: hint for of in reversed(takes) for key, hint in of.items()}
-    unknown = sorted(parameters.keys() - known.keys())
-    if unknown:
-        which = nearest(unknown[0], known) if known else "; it has none"
-        raise ConfigError(f"method {name!r} has no parameter {unknown[0]!r}{which}")
-    values = {key: of_type(known[key], value, f"method {name!r}: {key}") for key, value in parameters.items()}
-    whose = {key: n for n, of in reversed(list(enumerate(takes))) for key in of}
-    return [{key: value for key, value in values.items() if whose[key] == n} for n in range(len(classes))]
 
 
 def settings_of(made: Method, *, with_defaults: bool = False) -> dict[str, Any] | None:

@@ -12,15 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import ceil, prod
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from anyparty.core.declared_types import as_declared
 from anyparty.errors import ConfigError, blamed, nearest
 from anyparty.networks.heads import ACTIVATIONS, StackedMLP
 from anyparty.networks.modules import bear_single_rows, swap_dropout
+
+Width = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +37,11 @@ class LSTM:
 
     """
 
-    steps: int
-    hidden: int = 128
+    steps: Width
+    hidden: Width = 128
 
     def __post_init__(self) -> None:
         as_declared(self, LSTM, "lstm")
-        if self.steps < 1 or self.hidden < 1:
-            raise ConfigError(f"lstm: steps {self.steps} and hidden {self.hidden} must be at least 1")
 
     def __call__(self, inputs: int, outputs: int) -> nn.Module:
         """Return a new network [B, inputs] -> [B, outputs].
@@ -77,17 +79,15 @@ class ResNet:
 
     """
 
-    shape: tuple[int, int, int]
-    widths: tuple[int, ...] = (64, 128, 256, 512)
-    depths: tuple[int, ...] = (2, 2, 2, 2)
+    shape: tuple[Width, Width, Width]
+    widths: tuple[Width, ...] = (64, 128, 256, 512)
+    depths: tuple[Width, ...] = (2, 2, 2, 2)
 
     def __post_init__(self) -> None:
         as_declared(self, ResNet, "resnet")
-        if min(self.shape + self.widths + self.depths) < 1 or len(self.widths) != len(self.depths):
-            raise ConfigError(
-                f"resnet: shape {self.shape}, widths {self.widths} and depths {self.depths} must be "
-                f"positive, with a width for every depth"
-            )
+        if not self.widths or len(self.widths) != len(self.depths):
+            raise ConfigError(f"resnet: expected a width for every depth, got widths {self.widths} and depths "
+                              f"{self.depths}")  # fmt: skip
 
     def __call__(self, inputs: int, outputs: int) -> nn.Module:
         """Return a new network [B, inputs] -> [B, outputs].
@@ -188,19 +188,15 @@ Factory = Callable[[int, int], nn.Module]
 class MLP:
     """A multilayer perceptron: inputs -> hidden ... -> H. An activation follows every layer except the last one."""
 
-    hidden: tuple[int, ...] = (64,)
+    hidden: tuple[Width, ...] = (64,)
     activation: str = "relu"
-    dropout: float = 0.0
+    dropout: Share = 0.0
     norm: bool = False
 
     def __post_init__(self) -> None:
         as_declared(self, MLP, "encoder")
-        if any(width < 1 for width in self.hidden):
-            raise ConfigError(f"encoder: hidden widths must be at least 1, got {list(self.hidden)}")
         if self.activation not in ACTIVATIONS:
             raise ConfigError(f"encoder: no activation {self.activation!r}{nearest(self.activation, ACTIVATIONS)}")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"encoder: dropout must lie in [0, 1), got {self.dropout}")
 
     def __call__(self, inputs: int, outputs: int) -> nn.Module:
         """Return a new network [B, inputs] -> [B, outputs]."""

@@ -12,9 +12,10 @@ import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -27,7 +28,6 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
 }
-SCHEDULES = ("constant", "cosine", "step")
 OF_SCHEDULES = {"final": "cosine", "milestones": "step", "gamma": "step"}
 
 
@@ -50,13 +50,13 @@ class Optimizer:
     """
 
     name: str = "adam"
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-    momentum: float = 0.0
-    schedule: str = "constant"
-    final: float = 0.0
-    milestones: tuple[int, ...] = ()
-    gamma: float = 0.1
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    schedule: Literal["constant", "cosine", "step"] = "constant"
+    final: Annotated[float, Field(ge=0, le=1)] = 0.0
+    milestones: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # pydantic rejects unknown keys
 
@@ -68,16 +68,6 @@ class Optimizer:
             message = f"optimizer: no {self.name!r}{nearest(self.name, OPTIMIZERS)}"
             also = "in Python, optimizer= also takes a function of parameters, such as torch.optim.RMSprop"
             raise ConfigError(continued(message, also))
-        if self.schedule not in SCHEDULES:
-            raise ConfigError(f"optimizer: no schedule {self.schedule!r}{nearest(self.schedule, SCHEDULES)}")
-        if not (self.lr > 0 and math.isfinite(self.lr)):
-            raise ConfigError(f"optimizer: lr must be a positive number, got {self.lr}")
-        if not 0 <= self.momentum < 1 or not 0 <= self.weight_decay < math.inf:
-            raise ConfigError(f"optimizer: momentum {self.momentum} must lie in [0, 1), "
-                              f"weight_decay {self.weight_decay} must be a number and not negative")  # fmt: skip
-        if not 0 <= self.final <= 1 or not 0 < self.gamma <= 1 or any(milestone < 0 for milestone in self.milestones):
-            raise ConfigError(f"optimizer: final {self.final} must lie in [0, 1], gamma {self.gamma} in (0, 1], "
-                              f"milestones {list(self.milestones)} be epochs from 0")  # fmt: skip
         if self.momentum and self.name != "sgd":
             raise ConfigError(f"optimizer: momentum belongs to sgd, not to {self.name}")
         idle = [name for name in OF_SCHEDULES if getattr(self, name) != type(self).__dataclass_fields__[name].default]
