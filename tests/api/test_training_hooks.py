@@ -8,7 +8,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_type_hints
 
 import numpy as np
 import polars as pl
@@ -19,9 +19,9 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from anyparty import Callback, Federation, Optimizer
-from anyparty.api.arguments import TrainOptions
 from anyparty.artifacts.record import RunRecord
 from anyparty.config import TrainSettings
+from anyparty.config.schema import TrainOptions
 from anyparty.core.object_description import name_of
 from anyparty.core.types import Task
 from anyparty.errors import ConfigError, ResumeError
@@ -322,7 +322,9 @@ def test_a_callback_reads_the_embeddings_of_every_epoch(federation: Federation) 
 
 
 def test_the_typed_keywords_are_the_settings() -> None:
-    assert TrainOptions.__annotations__.keys() == TrainSettings.model_fields.keys()
+    checked, typed = get_type_hints(TrainSettings), get_type_hints(TrainOptions)
+    assert typed.pop("patience") == int | Literal["none"] | None  # settings convert "none" to None
+    assert typed == {name: checked[name] for name in TrainSettings.model_fields if name != "patience"}
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 import polars as pl
 from torch import nn
@@ -24,28 +24,6 @@ from anyparty.networks.optimizer import CustomOptimizer, Optimizer, optimizer_fr
 from anyparty.tables.cells import as_text
 from anyparty.tables.table import Table
 from anyparty.training.callbacks import Callback
-
-
-class TrainOptions(TypedDict, total=False):
-    """The keyword arguments of ``Federation.train`` for training; ``TrainSettings`` describes their meaning."""
-
-    epochs: int
-    batch_size: int
-    batches: Literal["mixed", "by-pattern"]
-    rows: Literal["any", "active", "all"]
-    seed: int
-    validation: float
-    test: float
-    score_training: int
-    metric: str | None
-    patience: int | Literal["none"] | None
-    keep: Literal["best", "last", "average"]
-    checkpoint_every: int
-    balance: bool
-    extreme: Literal["stop", "drop"]
-    require: int | Literal["all"] | None
-    device: str
-    execution: Literal["auto", "protocol", "joint"]
 
 
 def over(

@@ -44,9 +44,9 @@ from anyparty.tables.readers import check_not_forked, located
 from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
 
 if TYPE_CHECKING:
-    from anyparty.api.arguments import TrainOptions
     from anyparty.api.model import Model
     from anyparty.config import Config, TrainSettings
+    from anyparty.config.schema import TrainOptions
     from anyparty.methods.method import Method
     from anyparty.networks.encoders import Factory
     from anyparty.networks.objective import Loss

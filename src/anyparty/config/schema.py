@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypedDict
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -45,6 +45,13 @@ UserPath = Annotated[Path, AfterValidator(user_path)]
 
 def _none(value: Any) -> Any:
     return None if value == NONE else value
+
+
+Batches = Literal["mixed", "by-pattern"]
+Keep = Literal["best", "last", "average"]
+Extreme = Literal["stop", "drop"]
+Require = Literal["all"] | int | None
+Execution = Literal["auto", "protocol", "joint"]
 
 
 class TrainSettings(Settings):
@@ -89,7 +96,7 @@ class TrainSettings(Settings):
 
     epochs: Annotated[int, Field(ge=1)] = 100
     batch_size: Annotated[int, Field(ge=1)] = 128
-    batches: Literal["mixed", "by-pattern"] = "mixed"
+    batches: Batches = "mixed"
     rows: RowKind = "any"
     seed: Annotated[int, Field(ge=0)] = 0
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.15
@@ -97,13 +104,13 @@ class TrainSettings(Settings):
     score_training: Annotated[int, Field(ge=0)] = 1024
     metric: str | None = None
     patience: Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_none)] = 20
-    keep: Literal["best", "last", "average"] = "best"
+    keep: Keep = "best"
     checkpoint_every: Annotated[int, Field(ge=1)] = 5
     balance: bool = False
-    extreme: Literal["stop", "drop"] = "stop"
-    require: Literal["all"] | int | None = None
+    extreme: Extreme = "stop"
+    require: Require = None
     device: str = "cpu"
-    execution: Literal["auto", "protocol", "joint"] = "auto"
+    execution: Execution = "auto"
 
     @model_validator(mode="after")
     def _shares_fit(self) -> TrainSettings:
@@ -135,6 +142,31 @@ class TrainSettings(Settings):
         if metric is not None and metric not in METRICS:
             raise ValueError(f"there is no metric {metric!r}{nearest(metric, METRICS)}")
         return metric
+
+
+class TrainOptions(TypedDict, total=False):
+    """The names and types of ``TrainSettings`` as keyword arguments of ``Federation.train``, for type checkers.
+
+    ``TrainSettings`` checks the values of a settings file and of keyword arguments alike.
+    """
+
+    epochs: int
+    batch_size: int
+    batches: Batches
+    rows: RowKind
+    seed: int
+    validation: float
+    test: float
+    score_training: int
+    metric: str | None
+    patience: int | Literal["none"] | None
+    keep: Keep
+    checkpoint_every: int
+    balance: bool
+    extreme: Extreme
+    require: Require
+    device: str
+    execution: Execution
 
 
 def _id_columns(value: Any) -> Any:
