@@ -33,10 +33,9 @@ class Killed(BaseException):
 
 
 @dataclass
-class Line:
+class Line(ChannelWrapper):
     """One end of a channel that knows which parties have died."""
 
-    channel: memory.MemoryChannel
     run = "job 1"
 
     @property
@@ -51,9 +50,6 @@ class Line:
 
     def stop_reason(self):
         return ""
-
-    def __getattr__(self, name):
-        return getattr(self.channel, name)
 
 
 def play(sites, part, wrap=lambda channel: channel):

@@ -122,7 +122,8 @@ def as_declared(made: Any, of: Any, what: str) -> None:
         ConfigError: a field has a value of another type; the message begins with ``what``.
     """
     for name, adapter in _field_adapters(of).items():
-        object.__setattr__(made, name, check(getattr(made, name), adapter, f"{what}: {name}", strict=False))
+        value = of_python(getattr(made, name))
+        object.__setattr__(made, name, check(value, adapter, f"{what}: {name}", strict=False))
 
 
 @cache
@@ -164,6 +165,7 @@ EXPECTED = {
     "tuple_type": "a list",
 }
 LISTS = ("list_type", "tuple_type")
+SCALARS = (int, float, bool, str)
 SHORT = 60  # an error message shows values up to this number of characters, and the type of longer ones
 
 
@@ -230,7 +232,7 @@ def check(
             message has the argument's ``name``.
     """
     try:
-        return adapter.validate_python(of_python(value), strict=strict or None)
+        return adapter.validate_python(value, strict=strict or None)
     except ValidationError as error:
         found = [(*place_of(value, each["loc"]), each) for each in error.errors(include_url=False)]
     deepest = max(len(place) for place, _, _ in found)
@@ -292,10 +294,12 @@ class StrictBooleans:
         kind = schema.get("type")
         if kind == "bool":
             schema["strict"] = True
-        elif kind in {"int", "float"}:
+        elif kind in REFUSE_BOOLEAN:
             number = schema.copy()
             schema.clear()
-            schema.update(no_info_before_validator_function(partial(_refuse_boolean, f"{kind}_type"), number))
+            schema.update(no_info_before_validator_function(REFUSE_BOOLEAN[kind], number))
+        elif kind == "function-before" and schema["function"]["function"] in REFUSE_BOOLEAN.values():
+            return  # pydantic has inserted the schema of another class, which is changed already
         elif kind == "definition-ref":
             cls._change(handler.resolve_ref_schema(schema), handler, seen)
         else:
@@ -308,6 +312,9 @@ def _refuse_boolean(error: Any, value: Any) -> Any:
     return value
 
 
+REFUSE_BOOLEAN = {kind: partial(_refuse_boolean, f"{kind}_type") for kind in ("int", "float")}
+
+
 def _listing(hint: Any, *, by_class: bool) -> Any:
     """Convert an annotation for pydantic: accept iterables as sequences, and mappings as dicts."""
     origin, args, inner = get_origin(hint), get_args(hint), partial(_listing, by_class=by_class)
@@ -318,8 +325,11 @@ def _listing(hint: Any, *, by_class: bool) -> Any:
         each = (inner(args[0]), ...) if origin is not tuple else tuple(map(inner, args))
         return Annotated[tuple[each], BeforeValidator(listed)]  # type: ignore[valid-type]
     if origin is Mapping:
-        return dict[inner(args[0]), inner(args[1])]  # type: ignore[misc]
-    if by_class and isinstance(hint, type) and origin is None and hint not in {int, float, bool, str, type(None), Any}:
+        as_dict = BeforeValidator(lambda value: dict(value) if isinstance(value, Mapping) else value)
+        return Annotated[dict[inner(args[0]), inner(args[1])], as_dict]  # type: ignore[misc]
+    if hint in SCALARS:
+        return Annotated[hint, BeforeValidator(of_python)]
+    if by_class and isinstance(hint, type) and origin is None and hint not in {Any, type(None)}:
         return InstanceOf[hint]  # type: ignore[misc]
     return hint
 
