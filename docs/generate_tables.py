@@ -286,6 +286,7 @@ PAGES: Mapping[str, Callable[[], dict[str, str]]] = {
     "explanation/choose.md": method_tables,
     "explanation/methods/baselines.md": partial(parameter_tables, Split, *(SPLIT[name] for name in BASELINES)),
     "explanation/methods/laser.md": partial(parameter_tables, METHODS["laser"]),
+    "explanation/methods/sum.md": partial(parameter_tables, METHODS["sum"]),
     "explanation/methods/pseudo.md": partial(parameter_tables, Pseudo),
     "explanation/methods/apc.md": partial(parameter_tables, METHODS["apc"]),
     "explanation/methods/vfedtrans.md": partial(parameter_tables, METHODS["vfedtrans"]),

@@ -13,6 +13,7 @@ from anyparty.methods.method import Method
 from anyparty.methods.method_registry import method
 from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
+from anyparty.networks.table_encoder import TableEncoder
 from tests import worlds
 from tests.methods.reference import joint_gradients
 from tests.methods.reference_false_vfl import joint_gradients as false_vfl
@@ -115,6 +116,10 @@ CASES = (
     Case(title="combinatorial", of="combinatorial"),
     Case(title="plug", of="plug"),
     Case(title="laser", of="laser"),
+    Case(title="sum", of="sum", parameters={"head_hidden": ()}),
+    Case(title="sum of numbers", of="sum", world=NUMBERS, optimizer=ADAM),
+    Case(title="sum with table encoders and a server", of="sum", world={"server": True}, optimizer=ADAM,
+         parameters={"keep": 0.3, "head_hidden": (4,)}, encoder=TableEncoder(units=7, bins=4, drop=0.0)),
     Case(title="local at label holders", of="local", parameters={"hosting": "labelers"}, world=LABELERS),
     Case(title="local of numbers", of="local", world=NUMBERS),
     Case(title="standard with a server", of="standard", world={"server": True}, optimizer=ADAM),
@@ -218,6 +223,7 @@ BAD: dict[str, tuple[dict[str, Any], ...]] = {
     "ensemble": ({"vote": "loud"}, {"vote": 1}),
     "combinatorial": (),
     "plug": ({"dropout": 1.0}, {"dropout": -0.1}, {"dropout": float("nan")}, {"dropout": "often"}),
+    "sum": ({"keep": 0.0}, {"keep": 1.0}, {"keep": float("nan")}),
     "laser": ({"tasks": "some"}, {"heads": "none"}, {"normalize": "perhaps"}, {"tasks": None}),
     "apc": (
         *ONCE_BAD,

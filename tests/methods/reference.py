@@ -25,6 +25,7 @@ from anyparty.methods.split.local import Ensemble, Local
 from anyparty.methods.split.plug import Plug
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.standard import Standard
+from anyparty.methods.split.sum import Sum
 from anyparty.networks.encoders import Copies
 from anyparty.networks.heads import ModuleHeads, StackedLinear, StackedMLP
 from tests.worlds import World
@@ -207,6 +208,19 @@ class Joint:
                 total = total + each * weight / (2**o - 1 if normalize else 1)
         return total / len(B)
 
+    def sum(self, batch: Batch, keep: float) -> Tensor:
+        """Return the mean over rows of half the losses of g([sum_k f_k, indicators]) for O_n and a random subset."""
+        K, losses = self.of.roster.K, []
+        for n in batch.rows.tolist():
+            O = self.O(n)  # noqa: E741
+            drawn = tuple(k for k in O if number(batch.key("subset"), n, k) < keep) or O
+            each = []
+            for S in (O, drawn):
+                there = torch.tensor([float(k in S) for k in range(K)], dtype=torch.float64)
+                each.append(self.ell(self.g(0, torch.cat([sum(self.f(k, n) for k in S), there])), n))
+            losses.append(mean_of(each))
+        return mean_of(losses)
+
     # The loss of any method
 
     def loss(self, batch: Batch) -> Tensor:
@@ -225,6 +239,8 @@ class Joint:
                 name == active or not lot < rule.dropout for name, lot in zip(self.of.roster.blocks, lots, strict=True)
             ]
             return self.plug(B, keep)
+        if isinstance(rule, Sum):
+            return self.sum(batch, rule.keep)
         assert isinstance(rule, Laser)
         return self.laser(rule, batch)
 

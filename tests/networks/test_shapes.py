@@ -7,11 +7,13 @@ import torch
 
 from anyparty.errors import ConfigError
 from anyparty.networks.encoders import ENCODERS, LSTM, MLP, ResNet, describe, restore
+from anyparty.networks.table_encoder import TableEncoder
 
 EXAMPLES = {
     "mlp": (MLP(hidden=(4, 3), activation="elu", dropout=0.1, norm=True), 6),
     "resnet": (ResNet(shape=(2, 6, 5), widths=(4, 6), depths=(1, 2)), 60),
     "lstm": (LSTM(steps=4, hidden=5), 12),
+    "table": (TableEncoder(units=5, bins=4, drop=0.1), 6),
 }
 
 

@@ -18,13 +18,14 @@ from anyparty.methods.split.plug import Plug
 from anyparty.methods.split.rule import HeadPlan, Rule, every_row, mean_over
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.standard import Standard
+from anyparty.methods.split.sum import Sum
 from anyparty.testing import check_rule
 
 Maximum = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "your_own_method.py"))["Maximum"]
 RULES = [
     Local(), Ensemble(), Ensemble(vote="soft"), Standard(), Standard(absent="zeros"), Combinatorial(), Plug(),
     Plug(dropout=0.0), Laser(normalize=False), Laser(heads="one"), Laser(tasks="all"),
-    Laser(heads="one", tasks="all", normalize=False), Maximum(),
+    Laser(heads="one", tasks="all", normalize=False), Sum(), Sum(keep=0.2), Maximum(),
 ]  # fmt: skip
 
 

@@ -24,7 +24,9 @@ from tests.methods.cases import ADAM, CASES, OwnEncoder
 from tests.methods.test_own import Maximum
 from tests.worlds import SGD, Table, world
 
-SPLIT = [case for case in CASES if case.of in {"local", "standard", "ensemble", "combinatorial", "plug", "laser"}]
+SPLIT = [
+    case for case in CASES if case.of in {"local", "standard", "ensemble", "combinatorial", "plug", "laser", "sum"}
+]
 OPTIMIZERS = {
     "adam": ADAM, "adamw": Optimizer(name="adamw", lr=0.01, weight_decay=0.1, schedule="cosine"),
     "momentum": Optimizer(name="sgd", lr=0.05, momentum=0.9, weight_decay=1e-3),

@@ -5,19 +5,21 @@ No other module of this package imports networks, which takes seconds.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from anyparty.config.settings_group import Settings
 from anyparty.config.user_code import NOTHING, AllowedCode, load_encoder
 from anyparty.errors import ConfigError, some
 from anyparty.networks.encoders import LSTM, MLP, Factory, ResNet, Share, Width
+from anyparty.networks.table_encoder import TableEncoder
 
 KINDS = {
     "mlp": ("hidden", "activation", "dropout", "norm"),
     "resnet": ("shape", "widths", "depths"),
     "lstm": ("steps", "memory"),
+    "table": ("units", "bins", "drop"),
 }
 """Each kind of network, with the settings that only this kind has."""
 
@@ -26,10 +28,10 @@ class Encoder(Settings):
     """Settings of an encoder: ``kind`` with its settings, or ``factory = "module:name"`` for user-defined code.
 
     ``kind = "mlp"`` takes hidden, activation, dropout, norm; ``"resnet"`` takes shape, widths, depths; ``"lstm"``
-    takes steps, memory.
+    takes steps, memory; ``"table"`` takes units, bins, drop.
     """
 
-    kind: Literal["mlp", "resnet", "lstm"] = "mlp"
+    kind: Literal["mlp", "resnet", "lstm", "table"] = "mlp"
     hidden: tuple[Width, ...] = MLP.hidden
     activation: str = MLP.activation
     dropout: Share = MLP.dropout
@@ -39,6 +41,9 @@ class Encoder(Settings):
     depths: tuple[Width, ...] = ResNet.depths
     steps: Width | None = None
     memory: Width = LSTM.hidden
+    units: Width = TableEncoder.units
+    bins: Annotated[int, Field(ge=2)] = TableEncoder.bins
+    drop: Share = TableEncoder.drop
     factory: str | None = None
 
     def make(self, setting: str = "encoder.factory", allowed: AllowedCode = NOTHING) -> Factory:
@@ -61,6 +66,8 @@ class Encoder(Settings):
             if self.steps is None:
                 raise ConfigError("encoder: kind 'lstm' needs steps, the length of the series")
             return LSTM(steps=self.steps, hidden=self.memory)
+        if self.kind == "table":
+            return TableEncoder(units=self.units, bins=self.bins, drop=self.drop)
         return MLP(hidden=self.hidden, activation=self.activation, dropout=self.dropout, norm=self.norm)
 
     @model_validator(mode="after")
@@ -90,7 +97,7 @@ def superseded(key: str, value: object) -> tuple[str, ...]:
     Only the keys "kind" and "factory" make other settings inapplicable.
 
     >>> superseded("kind", "lstm")
-    ('factory', 'hidden', 'activation', 'dropout', 'norm', 'shape', 'widths', 'depths')
+    ('factory', 'hidden', 'activation', 'dropout', 'norm', 'shape', 'widths', 'depths', 'units', 'bins', 'drop')
     """
     if key == "factory":
         return ("kind", *(name for names in KINDS.values() for name in names))

@@ -37,6 +37,7 @@ class PartyContext:
         task: the prediction task, at parties that hold labels.
         inputs: width of the party's prepared block; 0 if the party holds no columns.
         encoder: factory of the party's encoder.
+        sample: [n, inputs], the party's prepared training rows, if the encoder is fitted to them when it is made.
         optimizer: settings of the optimizer of the party's networks.
         loss: a user's loss, at parties that hold labels; ``None`` for the cross-entropy or the squared error.
         device: the device on which the party computes.
@@ -48,6 +49,7 @@ class PartyContext:
     task: Task | None = None
     inputs: int = 0
     encoder: Factory = MLP()
+    sample: Tensor | None = field(default=None, repr=False, compare=False)
     optimizer: Optimizer = Optimizer()
     loss: RowLoss | None = None
     device: torch.device = torch.device("cpu")

@@ -34,6 +34,7 @@ from anyparty.methods.split.pseudo_labels import Pseudo, PseudoLabelled
 from anyparty.methods.split.rule import Rule
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.standard import Standard
+from anyparty.methods.split.sum import Sum
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ SPLIT: dict[str, Callable[..., Rule]] = {
     "combinatorial": Combinatorial,
     "plug": Plug,
     "laser": Laser,
+    "sum": Sum,
 }
 """The rules of the split methods, by name."""
 

@@ -22,6 +22,7 @@ from anyparty.core.declared_types import as_declared
 from anyparty.errors import ConfigError, blamed, nearest
 from anyparty.networks.heads import ACTIVATIONS, StackedMLP
 from anyparty.networks.modules import bear_single_rows, swap_dropout
+from anyparty.networks.table_encoder import PiecewiseLinear, TableEncoder
 
 Width = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -283,13 +284,15 @@ def _try(module: nn.Module, width: int, whose: str) -> None:
 
 
 def build(
-    encoder: Factory, inputs: int, outputs: int, copies: int = 1, *, party: str = "", holds: str = ""
+    encoder: Factory, inputs: int, outputs: int, copies: int = 1, *, party: str = "", holds: str = "",
+    sample: Tensor | None = None,
 ) -> nn.Module:  # fmt: skip
     """Return a party's encoder [B, inputs] -> [B, H], or [B, M, H] for M copies.
 
     The encoder's batch normalisation accepts batches of a single row (see ``bear_single_rows``). A user's own module
     computes in single precision. The module gets a copy of its input, and may change this copy. Error messages contain
     the name in ``party``. If the expected output is not an embedding, ``holds`` describes it in these messages.
+    ``sample`` [n, inputs] are the party's prepared training rows, to which the bins of a ``TableEncoder`` are fitted.
 
     Raises:
         ConfigError: the user's factory is a module, fails, does not accept two widths, or does not return a module; or
@@ -311,14 +314,20 @@ def build(
         except Exception as error:
             raise ConfigError(f"{whose}its encoder cannot be made of (inputs, outputs) = {(width, embedding)}: "
                               f"{blamed(error)}") from error  # fmt: skip
-        return module if isinstance(encoder, MLP) else _guarded(module, width, embedding, whose, holds)
+        return module if isinstance(encoder, MLP | TableEncoder) else _guarded(module, width, embedding, whose, holds)
 
-    if copies > 1:
-        return Copies(encoder if isinstance(encoder, MLP) else checked, copies, inputs, outputs)
-    return checked(inputs, outputs)
+    own = checked(inputs, outputs) if copies == 1 else None
+    made = own or Copies(encoder if isinstance(encoder, MLP) else checked, copies, inputs, outputs)
+    if sample is not None:
+        for layer in made.modules():
+            if isinstance(layer, PiecewiseLinear):
+                layer.fit(sample)
+    return made
 
 
-ENCODERS: dict[str, type[MLP | ResNet | LSTM]] = {"mlp": MLP, "resnet": ResNet, "lstm": LSTM}
+ENCODERS: dict[str, type[MLP | ResNet | LSTM | TableEncoder]] = {
+    "mlp": MLP, "resnet": ResNet, "lstm": LSTM, "table": TableEncoder,
+}  # fmt: skip
 
 
 def describe(encoder: Factory) -> dict[str, Any] | None:

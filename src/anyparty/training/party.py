@@ -153,6 +153,9 @@ async def take_part(
         task=task,
         inputs=prepare.width if prepare else 0,
         encoder=inputs.encoder,
+        sample=torch.from_numpy(features.x[at[(at >= 0) & (use == TRAIN)]])
+        if features is not None and getattr(inputs.encoder, "fitted", False)
+        else None,
         optimizer=inputs.optimizer,
         loss=inputs.loss,
         device=device_of(settings.device),

@@ -128,7 +128,9 @@ class Split:
         state = State(seat)
         if seat.inputs:
             with seeds.own.drawing("encoder", seat.me):
-                encoder = build(seat.encoder, seat.inputs, self.embedding, topology.copies, party=seat.me)
+                encoder = build(
+                    seat.encoder, seat.inputs, self.embedding, topology.copies, party=seat.me, sample=seat.sample
+                )  # fmt: skip
                 state.modules["encoder"] = encoder
         if seat.me in topology.hosts:
             with seeds.own.drawing("heads", seat.me):
