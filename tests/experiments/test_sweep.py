@@ -1,4 +1,4 @@
-"""``anyparty sweep``: grid, random and TPE; shards; and a sweep that is killed and continued."""
+"""``anyparty sweep``: grid, random and TPE; changed settings; several processes; a sweep that is killed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,8 +17,9 @@ import pytest
 
 import anyparty
 from anyparty import config
-from anyparty.errors import ConfigError
-from anyparty.experiments.sweep import _Trials, load_sweep, sweep
+from anyparty.api.federation import Federation
+from anyparty.errors import ConfigError, RunError
+from anyparty.experiments.sweep import SweepPlan, load_sweep, sweep
 
 pytest.importorskip("optuna")
 GRID = {"optimizer.lr": "[0.001, 0.01]", "method.name": '["local", "ensemble"]'}
@@ -49,11 +51,10 @@ def finished(folder: Path) -> dict[str, int]:
     return {path.name: (path / "model.json").stat().st_mtime_ns for path in done}
 
 
-def test_a_grid_in_two_shards_trains_every_configuration_once(write: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_grid_trains_every_configuration_once(write: Callable[..., Path], tmp_path: Path) -> None:
     path = write(GRID)
-    assert len(sweep(path, shard="1/2")) == 2
+    found = sweep(path)
     first = finished(tmp_path / "sweep")
-    found = sweep(path, shard="2/2")
     assert set(zip(found["optimizer.lr"], found["method.name"], strict=True)) == {
         (lr, name) for lr in (0.001, 0.01) for name in ("local", "ensemble")
     }
@@ -61,12 +62,57 @@ def test_a_grid_in_two_shards_trains_every_configuration_once(write: Callable[..
     assert found["test.accuracy"].is_between(0, 1).all()
     assert found["validation.log_loss"].null_count() == 0
     assert found.equals(anyparty.runs.frame(str(tmp_path / "sweep" / "*")))
-    sweep(path)  # the whole grid: all runs exist
-    assert {name: finished(tmp_path / "sweep")[name] for name in first} == first
-    with pytest.raises(ConfigError, match="is finished"):
-        sweep(path, if_done="error", shard="1/3")
+    sweep(path)  # all runs exist
+    assert finished(tmp_path / "sweep") == first
+    (tmp_path / "sweep" / "study.journal").unlink()
+    sweep(path)  # the folders of the runs show that they are finished, also without the journal
+    assert finished(tmp_path / "sweep") == first
     record = next((tmp_path / "sweep").glob("*/record.json")).read_text()
     assert "embedding = 4" in record.replace("\\n", "\n")  # record.json holds the settings
+
+
+def test_finished_configurations_are_repeated_or_refused(write: Callable[..., Path], tmp_path: Path) -> None:
+    path = write(GRID)
+    sweep(path)
+    first = finished(tmp_path / "sweep")
+    with pytest.raises(ConfigError, match="is finished"):
+        sweep(path, if_done="error")
+    assert finished(tmp_path / "sweep") == first
+    sweep(path, if_done="repeat")
+    again = finished(tmp_path / "sweep")
+    assert again.keys() == first.keys()
+    assert all(again[name] > first[name] for name in first)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [({"seed": "1"}, "the sweep's seed"), ({"space": GRID | {"optimizer.lr": "[0.1]"}}, "the sweep's space")],
+)
+def test_a_sweep_with_changed_settings_is_refused(write: Callable[..., Path], changed: Any, named: str) -> None:
+    sweep(write({"train.seed": "[0]"} if "seed" in changed else GRID))
+    with pytest.raises(ConfigError, match=rf"{named} changed since this sweep began; name another folder"):
+        sweep(write(**{"space": {"train.seed": "[0]"}} | changed))
+
+
+def test_a_sweep_of_a_changed_federation_is_refused(write: Callable[..., Path], tmp_path: Path) -> None:
+    path = write({"train.seed": "[0]"})
+    sweep(path)
+    base = tmp_path / "base.toml"
+    base.write_text(base.read_text().replace("epochs = 2", "epochs = 3"))
+    with pytest.raises(ConfigError, match=r"base\.toml changed since this sweep began"):
+        sweep(path)
+
+
+def test_the_same_seed_gives_the_same_configurations(write: Callable[..., Path], tmp_path: Path) -> None:
+    """A TPE sweep that is continued with more trials draws as one that was not stopped."""
+    space = {"optimizer.lr": "{low = 1e-3, high = 0.1, log = true}", "train.batch_size": "{low = 8, high = 64}"}
+    for sampler in ("random", "tpe"):
+        whole = sweep(write(space, sampler=f"'{sampler}'", trials="3"), folder=tmp_path / f"{sampler}-whole")
+        sweep(write(space, sampler=f"'{sampler}'", trials="1"), folder=tmp_path / f"{sampler}-parts")
+        parts = sweep(write(space, sampler=f"'{sampler}'", trials="3"), folder=tmp_path / f"{sampler}-parts")
+        columns = ["optimizer.lr", "train.batch_size", "validation.log_loss"]
+        assert whole.select(columns).sort(columns).equals(parts.select(columns).sort(columns))
+        assert whole["optimizer.lr"].n_unique() == 3
 
 
 def test_random_and_tpe_sweeps_draw_from_ranges(write: Callable[..., Path], tmp_path: Path) -> None:
@@ -77,7 +123,7 @@ def test_random_and_tpe_sweeps_draw_from_ranges(write: Callable[..., Path], tmp_
     assert set(drawn["encoder.hidden"]) <= {"[4]", "[8, 4]"}
     chosen = sweep(write(space, sampler="'tpe'", trials="4", pruner="'median'"), folder=tmp_path / "tpe")
     assert len(chosen) == 4
-    assert len(sweep(write(space, sampler="'tpe'", trials="5"), folder=tmp_path / "tpe", shard="1/1")) == 5
+    assert len(sweep(write(space, sampler="'tpe'", trials="5"), folder=tmp_path / "tpe")) == 5
 
 
 @pytest.mark.parametrize(
@@ -98,43 +144,83 @@ def test_invalid_sweeps_are_refused(
         load_sweep(write(space, **settings))
 
 
-def test_an_invalid_shard_is_refused(write: Callable[..., Path]) -> None:
-    with pytest.raises(ConfigError, match="1/4"):
-        sweep(write(GRID), shard="5/4")
+def opened(path: Path) -> tuple[SweepPlan, Any]:
+    """Return the plan of a sweep and its study, with all trials enqueued."""
+    settings, space = load_sweep(path)
+    base = config.load(settings.settings)
+    plan = SweepPlan(folder=path.with_suffix(""), settings=settings, space=space, base=base, metric="log_loss")
+    plan.enqueue("skip")
+    return plan, plan.open_study()[0]
 
 
 def test_a_trial_that_was_killed_before_it_had_parameters_is_repeated(write: Callable[..., Path]) -> None:
     path = write(GRID)
-    settings, space = load_sweep(path)
-    root, base = path.with_suffix(""), config.load(settings.settings)
-    made = {"root": root, "settings": settings, "space": space, "base": base, "metric": "log_loss", "greater": False}
-    killed = _Trials(**made, part=1, parts=1, if_done="skip")
-    killed.study.ask()  # as if the process was killed here: the trial runs, and has no parameters yet
+    _, study = opened(path)
+    study.ask()  # as if the process was killed here: the trial runs, and has no parameters yet
     found = sweep(path)
     assert len(found) == 4
     assert found.select("method.name", "optimizer.lr").is_duplicated().sum() == 0
 
 
+def test_a_line_that_a_killed_process_wrote_in_part_is_removed(write: Callable[..., Path]) -> None:
+    path = write(GRID)
+    plan, _ = opened(path)
+    with (plan.folder / "study.journal").open("a") as journal:
+        journal.write('{"op_code":6,"worker')
+    assert len(sweep(path)) == 4
+
+
+def test_a_trial_that_another_process_took_over_is_not_trained_twice(write: Callable[..., Path]) -> None:
+    """Two processes take one TPE configuration: the first gives it up, because the second enqueued it again."""
+    path = write({"optimizer.lr": "{low = 1e-3, high = 0.1}"}, sampler="'tpe'", trials="2")
+    plan, study = opened(path)
+    slow = study.ask()  # this process has not drawn the parameters yet when the other process begins
+    assert len(sweep(path)) == 2
+    with pytest.raises(RunError, match="another process has taken this configuration"):
+        plan._train(slow, study, plan.open_study()[1], os.getpid())
+    assert len(anyparty.runs.frame(plan.folder / "*")) == 2
+
+
+def test_an_interrupted_training_is_continued_and_a_failed_one_is_not_repeated(
+    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, train, calls = write({"train.seed": "[0, 1, 2]"}), Federation.train, list[int]()
+
+    def interrupted(self: Federation, *args: Any, **how: Any) -> Any:
+        calls.append(self.config.train.seed)
+        if len(calls) == 1:
+            raise RunError("the training diverged")
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return train(self, *args, **how)
+
+    monkeypatch.setattr(Federation, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(path)
+    assert len(sweep(path)) == 2
+    assert calls == [0, 1, 2, 1]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("shards", [("1/1",), ("1/2", "2/2")])
+@pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_sweep_continues_without_repeating_a_run(
-    write: Callable[..., Path], tmp_path: Path, shards: tuple[str, ...]
+    write: Callable[..., Path], tmp_path: Path, processes: int
 ) -> None:
     space = GRID | {"train.seed": "[0, 1, 2]", "train.batch_size": "[16, 32]"}  # 24 configurations
     path, folder = write(space), tmp_path / "sweep"
-    words = [sys.executable, "-m", "anyparty", "sweep", str(path), "--jobs", "2" if len(shards) == 1 else "1"]
-    processes = [subprocess.Popen([*words, "--shard", shard], start_new_session=True) for shard in shards]  # noqa: S603
+    words = [sys.executable, "-m", "anyparty", "sweep", str(path), "--jobs", str(3 - processes)]
+    started = [subprocess.Popen(words, start_new_session=True) for _ in range(processes)]  # noqa: S603
     end = time.monotonic() + 240
     while len(finished(folder)) < 10 and time.monotonic() < end:
         time.sleep(0.05)
-    for process in processes:
+    for process in started:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     time.sleep(1)  # workers of the killed process end after their batch
     done = finished(folder)
     assert 10 <= len(done) < 24
-    for shard in shards:
-        subprocess.run([*words, "--shard", shard], check=True, timeout=240)  # noqa: S603
+    again = [subprocess.Popen(words) for _ in range(processes)]  # noqa: S603
+    assert [process.wait(timeout=240) for process in again] == [0] * processes
     found = anyparty.runs.frame(folder / "*")
     assert len(found) == 24
     assert found["status"].to_list() == ["done"] * 24

@@ -94,9 +94,6 @@ def compare(
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="The federation's settings, and those to vary.")],
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Number of parallel runs.")] = 1,
-    shard: Annotated[
-        str, typer.Option("--shard", metavar="I/N", help="Train only the I-th of N parts, for several machines.")
-    ] = "1/1",
     if_done: Annotated[
         str, typer.Option("--if-done", help="What to do with a finished run: skip, repeat or error.")
     ] = "skip",
@@ -110,7 +107,8 @@ def sweep(
 ) -> None:
     """Train a federation with many settings: a grid, random settings, or settings that Optuna chooses.
 
-    The same command continues a sweep that was stopped or killed: finished runs are not repeated.
+    The same command continues a sweep that was stopped or killed: finished runs are not repeated. On a second machine
+    that sees the folder, the same command shares the work.
 
     In Python: anyparty.experiments.sweep.sweep("SWEEP.toml", jobs=2), and anyparty.runs.frame("SWEEP/*").
     """
@@ -124,7 +122,7 @@ def sweep(
         raise ConfigError(f"--if-done {if_done}: write skip, repeat or error")
     settings, _ = load_sweep(file)
     search_modules_in(settings.settings.parent.absolute())
-    found = run(file, jobs=jobs, shard=shard, if_done=if_done, folder=folder)  # type: ignore[arg-type]
+    found = run(file, jobs=jobs, if_done=if_done, folder=folder)  # type: ignore[arg-type]
     console = screen(as_json=as_json)
     counts = found["status"].value_counts().iter_rows()
     console.print(", ".join(f"{count} runs {status}" for status, count in counts))

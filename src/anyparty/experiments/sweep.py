@@ -9,10 +9,10 @@ A file describes the sweep:
     method.name = ["laser", "plug"]
     train.seed = [0, 1, 2]
 
-Each configuration is an ordinary run in its own folder in the sweep's folder.  The name of a run's folder contains a
-hash of the settings, so every shard finds the finished runs, also after a crash, and does not repeat them.  A shard is
-one of several calls of ``sweep`` that each train a share of the configurations, for example on different machines. Each
-shard stores its trials in an Optuna journal in the sweep's folder.
+Each configuration is an ordinary run in its own folder in the sweep's folder. The name of a run's folder contains a
+hash of the settings. An Optuna journal in the sweep's folder has a trial for each configuration. Processes, also on
+several machines, share a sweep through this journal: each takes the next waiting trial. A trial that a killed process
+left open is enqueued again, and its run continues from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import hashlib
 import json
 import math
 import os
-import threading
+import shutil
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -33,20 +33,20 @@ from typing import Any, Literal, cast
 import joblib
 import numpy as np
 import polars as pl
+from filelock import FileLock
 
 from anyparty.api import runs
 from anyparty.api.federation import Federation
+from anyparty.artifacts import run_folder
 from anyparty.artifacts.record import FILE, RunRecord
-from anyparty.artifacts.run_folder import LOCK_HELD
 from anyparty.config import Config, Settings, load
 from anyparty.config.loader import changed
-from anyparty.core.storage import take
-from anyparty.errors import AnypartyError, ConfigError, ModelError, Stopped, nearest, needing
+from anyparty.errors import AnypartyError, ConfigError, ModelError, RunError, Stopped, nearest, needing
 from anyparty.metrics import METRICS, headline
 from anyparty.training.callbacks import Callback
 
-WAIT_S = 60.0  # time to wait for a run's lock, which a worker of a killed sweep may hold until its last batch ends
 PRUNED = "pruned by the median rule"
+CONFIGURATION, ERROR = "configuration", "error"  # attributes of a trial: its number in the sweep, why its run failed
 
 
 class SweepSettings(Settings):
@@ -69,42 +69,18 @@ class SweepSettings(Settings):
     space: dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepRun:
-    """One configuration to train, in the form in which a worker process gets it.
-
-    Attributes:
-        folder: the folder of the run.
-        config: the settings of the run.
-        journal: the file of the Optuna journal.
-        trial: the number of the trial in the journal.
-        metric: the validation metric to report to Optuna.
-        prune: whether Optuna may stop the run early.
-        parent: the id of the sweep's process, whose end also stops the run.
-
-    """
-
-    folder: Path
-    config: Config
-    journal: Path
-    trial: int
-    metric: str
-    prune: bool
-    parent: int
-
-
 @needing("tune", "anyparty sweep")
 def sweep(
-    file: Path | str, *, jobs: int = 1, shard: str = "1/1",
-    if_done: Literal["skip", "repeat", "error"] = "skip", folder: Path | str | None = None,
+    file: Path | str, *, jobs: int = 1, if_done: Literal["skip", "repeat", "error"] = "skip",
+    folder: Path | str | None = None,
 ) -> pl.DataFrame:  # fmt: skip
     """Train all configurations of a sweep that are not finished, and return a frame with one row for each run.
+
+    The same call in another process, or on another machine that sees ``folder``, shares the work.
 
     Args:
         file: the file with the sweep's settings, which ``SweepSettings`` describes.
         jobs: number of parallel runs.
-        shard: "1/4" trains the first of four shares of the configurations.  Each share can run on a machine of its own;
-            all machines must have access to ``folder``.
         if_done: the reaction to a configuration with a finished run: "skip" it, "repeat" it, or end with an "error".
         folder: folder of the runs; by default ``file`` without its suffix.
 
@@ -112,8 +88,8 @@ def sweep(
         The columns of ``api.runs.frame``: status, settings, scores and costs of each run.
 
     Raises:
-        ConfigError: a setting is unknown or out of range, a finished run exists and ``if_done`` is "error", or the same
-            shard is running.
+        ConfigError: a setting is unknown or out of range, the folder has a sweep with other settings, or a finished run
+            exists and ``if_done`` is "error".
         TableError: a table cannot be read, or its ids, columns or labels cannot be used.
         AlignmentError: the tables share no ids.
         MissingExtra: Optuna is not installed.
@@ -121,20 +97,14 @@ def sweep(
     import optuna  # noqa: F401, PLC0415 - an extra
 
     settings, space = load_sweep(file)
-    part, parts = _shard(shard)
     root = Path(folder) if folder is not None else Path(file).with_suffix("")
     base = load(settings.settings)
     federation = Federation.from_config(base)
-    metric, greater = headline(federation.task(federation.split(base.train)), base.train.metric)
-    lock = take(root / f".lock-{part}-of-{parts}", f"{root}: shard {shard} of this sweep is running; wait for its end")
-    try:
-        trials = _Trials(root, settings, space, base, metric, greater=greater, part=part, parts=parts, if_done=if_done)
-        parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
-        with joblib.parallel_config(backend="loky", inner_max_num_threads=1 if jobs > 1 else None):
-            for number, value, state in parallel(joblib.delayed(_attempt)(run) for run in trials):
-                trials.tell(number, value, state)
-    finally:
-        lock.release()
+    metric, _ = headline(federation.task(federation.split(base.train)), base.train.metric)
+    plan = SweepPlan(folder=root, settings=settings, space=space, base=base, metric=metric)
+    plan.enqueue(if_done)
+    with joblib.parallel_config(backend="loky", inner_max_num_threads=1 if jobs > 1 else None):
+        joblib.Parallel(n_jobs=jobs)(joblib.delayed(plan.train_waiting)(os.getpid()) for _ in range(jobs))
     return runs.frame(root / "*")
 
 
@@ -175,128 +145,204 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-def _shard(text: str) -> tuple[int, int]:
-    part, _, parts = text.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise ConfigError(f"--shard {text}: write it as 1/4, which is the first of four parts")
-    return int(part), int(parts)
+@dataclass(frozen=True, kw_only=True)
+class SweepPlan:
+    """A sweep in the form in which a worker process gets it.
 
+    Attributes:
+        folder: the folder of the journal and of the runs.
+        settings: the settings of the sweep.
+        space: the values or the range of each setting.
+        base: the federation's settings, which each configuration changes.
+        metric: the validation metric that chooses and prunes.
+    """
 
-class _Trials:
-    """An iterator over the runs that one shard of a sweep has to train, backed by an Optuna study."""
+    folder: Path
+    settings: SweepSettings
+    space: SearchSpace
+    base: Config
+    metric: str
 
-    def __init__(
-        self, root: Path, settings: SweepSettings, space: Mapping[str, NumberRange | Choices], base: Config,
-        metric: str, *, greater: bool, part: int, parts: int, if_done: str,
-    ) -> None:  # fmt: skip
+    def open_study(self) -> tuple[Any, FileLock]:
+        """Return the sweep's Optuna study and the lock of its journal.
+
+        The operating system frees the lock at once if the process is killed. Optuna's own lock would stay for 30 s.
+
+        Raises:
+            ConfigError: the study in the folder belongs to a sweep with other settings.
+        """
+        import optuna  # noqa: PLC0415 - an extra
+        from optuna.storages.journal import JournalFileBackend  # noqa: PLC0415
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        journal = self.folder.resolve() / "study.journal"
+        lock = FileLock(f"{journal}.lock", thread_local=False)
+        with lock:
+            if journal.exists() and not (written := journal.read_bytes()).endswith(b"\n"):
+                os.truncate(journal, written.rfind(b"\n") + 1)  # a killed process wrote a part of a line
+            study = optuna.create_study(
+                storage=optuna.storages.JournalStorage(JournalFileBackend(str(journal), lock_obj=lock)),
+                study_name="sweep", load_if_exists=True,
+                direction="maximize" if METRICS[self.metric].greater else "minimize",
+                pruner=optuna.pruners.MedianPruner() if self._can_prune else optuna.pruners.NopPruner(),
+            )  # fmt: skip
+            asked = self.settings.model_dump(mode="json", exclude={"settings", "trials", "pruner"})
+            asked |= {"federation": self.base.model_dump(mode="json", exclude={"run", "track"})}
+            earlier = study.user_attrs.get("settings", asked)
+            for key in asked:
+                if earlier[key] != asked[key]:
+                    what = self.settings.settings if key == "federation" else f"the sweep's {key}"
+                    raise ConfigError(f"{self.folder}: {what} changed since this sweep began; name another folder for "
+                                      "the changed sweep (--folder), or restore the settings to continue")  # fmt: skip
+            if "settings" not in study.user_attrs:
+                study.set_user_attr("settings", asked)
+        return study, lock
+
+    @property
+    def _can_prune(self) -> bool:
+        return self.settings.pruner == "median"
+
+    def configurations(self) -> list[dict[str, Any]]:
+        """Return the parameters of all trials, the same in every process; with TPE, they are empty until drawn."""
         import optuna  # noqa: PLC0415
 
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.folder, self.base, self.metric, self.greater = root, base, metric, greater
-        self.prune, self.if_done, self.lock = settings.pruner == "median", if_done, threading.Lock()
-        self.distributions = {key: _distribution(entry) for key, entry in space.items()}
-        self.space = space
-        self.journal = root / (f"trials-{part}-of-{parts}.journal" if settings.sampler != "tpe" else "trials.journal")
-        self.study = optuna.create_study(
-            storage=_storage(self.journal), study_name="sweep", load_if_exists=True,
-            direction="maximize" if greater else "minimize",
-            pruner=optuna.pruners.MedianPruner() if self.prune else optuna.pruners.NopPruner(),
-        )  # fmt: skip
-        drawn = len(self.study.trials)  # changes the sampler's seed, so that a continued sweep draws new numbers
-        self.study.sampler = optuna.samplers.TPESampler(seed=settings.seed + 1000 * drawn + part)
-        states = optuna.trial.TrialState
-        for trial in self.study.get_trials(states=(states.RUNNING,)):  # trials that a killed process did not finish
-            if trial.user_attrs.get("part", part) == part:
-                key = trial.user_attrs.get("key")  # ``None`` if the process was killed before it stored the parameters
-                again = {"part": part} | ({"key": key} if key else {})
-                self.study.enqueue_trial(json.loads(key) if key else trial.params, user_attrs=again)
-                self.study.tell(trial.number, state=states.FAIL)
-        self.part, self.left = part, 0
-        if settings.sampler == "tpe":
-            ended = [trial for trial in self.study.trials if trial.user_attrs.get("part") == part]
-            finished = [trial for trial in ended if trial.state in {states.COMPLETE, states.PRUNED}]
-            self.left = max(0, _share(settings.trials or 0, part, parts) - len(finished))
-        else:
-            for each in _configurations(settings, space, self.distributions)[part - 1 :: parts]:
-                waiting = [trial.user_attrs.get("key") for trial in self.study.trials]
-                key = json.dumps(each, sort_keys=True)
-                if key not in waiting:
-                    self.study.enqueue_trial(each, user_attrs={"key": key, "part": part})
-            self.left = len(self.study.get_trials(states=(states.WAITING,)))
+        if self.settings.sampler == "grid":
+            each = [[_encoded(value) for value in cast("Choices", entry).values] for entry in self.space.values()]
+            return [dict(zip(self.space, values, strict=True)) for values in product(*each)]
+        if self.settings.sampler == "tpe":
+            return [{} for _ in range(self.settings.trials or 0)]
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=self.settings.seed))
+        return [self._parameters(study.ask()) for _ in range(self.settings.trials or 0)]
 
-    def __iter__(self) -> Iterator[SweepRun]:
-        """Yield the run of each trial whose configuration is not finished.
+    def enqueue(self, if_done: Literal["skip", "repeat", "error"]) -> None:
+        """Enqueue a trial for each configuration without one, or whose trial a stopped process left open.
 
-        By default, the results of finished configurations are reported to Optuna. If ``if_done`` is "repeat", finished
-        configurations are trained again; if it is "error", the first of them raises ConfigError.
+        Raises:
+            ConfigError: the settings changed; a configuration is finished, and ``if_done`` is "error"; or another
+                process trains a configuration, and ``if_done`` is "repeat".
         """
-        while self.left > 0:
-            self.left -= 1
-            with self.lock:
-                trial = self.study.ask(self.distributions)
-                trial.set_user_attr("part", self.part)
-            run = self._run(trial)
-            if (done := _finished(run)) is None:
-                yield run
-            elif self.if_done == "error":
-                raise ConfigError(f"{run.folder}: this configuration is finished; use if_done = 'skip' or 'repeat'")
-            elif self.if_done == "repeat":
-                _remove(run.folder)
-                yield run
-            else:
-                self.tell(trial.number, *done)
+        study, lock = self.open_study()
+        with lock:
+            latest = {trial.user_attrs[CONFIGURATION]: trial for trial in study.get_trials(deepcopy=False)
+                      if CONFIGURATION in trial.user_attrs}  # fmt: skip
+            for number, given in enumerate(self.configurations()):
+                trial = latest.get(number)
+                parameters = given or (trial.params if trial else {})
+                folder = self._run(parameters)[0] if parameters.keys() == self.space.keys() else None
+                if folder is not None and if_done != "skip":
+                    if if_done == "repeat" and _is_locked(folder):
+                        raise ConfigError(f"{folder}: another process trains this configuration; wait for its end")
+                    if _result(folder, self.metric) is not None:
+                        if if_done == "error":
+                            raise ConfigError(f"{folder}: this configuration is finished; use if_done = 'skip' or "
+                                              "'repeat'")  # fmt: skip
+                        shutil.rmtree(folder)
+                        trial = None
+                if trial is None or _is_abandoned(trial, folder):
+                    study.enqueue_trial(parameters, user_attrs={CONFIGURATION: number})
 
-    def tell(self, number: int, value: float | None, state: str) -> None:
-        """Report the result of a trial to Optuna.
-
-        Args:
-            number: the number of the trial.
-            value: the best validation score; ``None`` if the run has no score.
-            state: "complete", "pruned" or "fail".
-
-        """
+    def train_waiting(self, parent: int) -> None:
+        """Train the waiting trials one after the other, until none is left; ``parent`` is the sweep's process."""
+        from optuna.samplers import TPESampler  # noqa: PLC0415
         from optuna.trial import TrialState  # noqa: PLC0415
 
-        states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "fail": TrialState.FAIL}
-        with self.lock:
-            self.study.tell(number, value if state == "complete" else None, state=states[state])
+        study, lock = self.open_study()
+        while waiting := study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            # A seed for each configuration: a continued sweep draws as one that was not stopped.
+            seed = np.random.SeedSequence([self.settings.seed, waiting[0].user_attrs[CONFIGURATION]])
+            study.sampler = TPESampler(seed=int(seed.generate_state(1)[0]))
+            study.optimize(lambda trial: self._train(trial, study, lock, parent), n_trials=1, catch=(AnypartyError,))
 
-    def _run(self, trial: Any) -> SweepRun:
-        changes = {key: _value(entry, trial.params[key]) for key, entry in self.space.items()}
+    def _train(self, trial: Any, study: Any, lock: FileLock, parent: int) -> float:
+        """Train a trial's run, or continue it from its last checkpoint; return the best validation score.
+
+        Raises:
+            AnypartyError: the run failed, or another process has taken the trial's configuration.
+            TrialPruned: Optuna stopped the run.
+        """
+        from optuna import TrialPruned  # noqa: PLC0415
+
+        with lock:  # ``enqueue`` in another process sees the trial with all of its parameters or with none
+            number = trial.user_attrs.get(CONFIGURATION)
+            taken = [other.number for other in study.get_trials(deepcopy=False)
+                     if other.user_attrs.get(CONFIGURATION) == number]  # fmt: skip
+            if number is None or max(taken) > trial.number:
+                raise RunError("another process has taken this configuration")
+            folder, config = self._run(self._parameters(trial))
+        watch = SweepCallback(trial if self._can_prune else None, self.metric, parent)
+        while (result := _result(folder, self.metric)) is None:
+            try:
+                resume = (folder / FILE).exists() and (folder / "config.toml").exists()
+                Federation.from_config(config).train(folder=folder, resume=resume, watch=watch)
+            except AnypartyError as error:
+                if watch.is_orphan:
+                    os._exit(1)  # the trial stays open, so that a continued sweep enqueues it again
+                if run_folder.LOCK_HELD in str(error):  # another process trains it, or ends after its last batch
+                    time.sleep(0.5)
+                elif _result(folder, self.metric) is None:
+                    trial.set_user_attr(ERROR, str(error))
+                    raise
+        if result == PRUNED:
+            raise TrialPruned
+        if math.isnan(score := float(result)):
+            trial.set_user_attr(ERROR, "no score")
+            raise RunError(f"{folder}: no epoch has a validation score")
+        return score
+
+    def _parameters(self, trial: Any) -> dict[str, Any]:
+        """Return Optuna's parameters of a trial, which Optuna draws unless they are given."""
+        for key, entry in self.space.items():
+            if isinstance(entry, Choices):
+                trial.suggest_categorical(key, [_encoded(value) for value in entry.values])
+            elif entry.is_whole:
+                trial.suggest_int(key, int(entry.low), int(entry.high), log=entry.log)
+            else:
+                trial.suggest_float(key, entry.low, entry.high, log=entry.log)
+        return dict(trial.params)
+
+    def _run(self, parameters: Mapping[str, Any]) -> tuple[Path, Config]:
+        """Return the folder and the settings of the run with Optuna's parameters."""
+        changes = {key: _value(entry, parameters[key]) for key, entry in self.space.items()}
         config = changed(self.base, changes)
         resolved = config.model_dump(mode="json", exclude={"run", "track"})
         code = hashlib.sha256(json.dumps(resolved, sort_keys=True).encode()).hexdigest()[:8]
         readable = "-".join(f"{key.rpartition('.')[2]}={_word(value)}" for key, value in changes.items())
         name = "".join(c if c.isalnum() or c in "-_.=" else "-" for c in readable)[:80]
-        return SweepRun(folder=self.folder / f"{name}-{code}", config=config, journal=self.journal, trial=trial.number,
-                        metric=self.metric, prune=self.prune, parent=os.getpid())  # fmt: skip
+        return self.folder / f"{name}-{code}", config
 
 
-def _share(trials: int, part: int, parts: int) -> int:
-    return trials // parts + (part <= trials % parts)
+def _is_abandoned(trial: Any, folder: Path | None) -> bool:
+    """Return True if a stopped process left a trial open: nobody trains it, and it has neither a score nor an error."""
+    if trial.state.name == "RUNNING":
+        return folder is None or not _is_locked(folder)
+    return trial.state.name == "FAIL" and ERROR not in trial.user_attrs
 
 
-def _configurations(
-    settings: SweepSettings, space: Mapping[str, NumberRange | Choices], distributions: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Return all configurations of a grid or random search as Optuna's parameters, the same in every process."""
-    import optuna  # noqa: PLC0415
-
-    if settings.sampler == "grid":
-        each = [[_encoded(value) for value in entry.values] for entry in space.values() if isinstance(entry, Choices)]
-        return [dict(zip(space, values, strict=True)) for values in product(*each)]
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=settings.seed))
-    return [study.ask(dict(distributions)).params for _ in range(settings.trials or 0)]
+def _is_locked(folder: Path) -> bool:
+    """Return True if a process trains in the folder of a run."""
+    if not folder.exists():
+        return False
+    try:
+        run_folder.take(folder).release()
+    except ConfigError:
+        return True
+    return False
 
 
-def _distribution(entry: NumberRange | Choices) -> Any:
-    from optuna import distributions  # noqa: PLC0415
+def _result(folder: Path, metric: str) -> float | str | None:
+    """Return the best validation score of a finished run, ``PRUNED``, or ``None`` if the run has not ended.
 
-    if isinstance(entry, Choices):
-        return distributions.CategoricalDistribution([_encoded(value) for value in entry.values])
-    if entry.whole:
-        return distributions.IntDistribution(int(entry.low), int(entry.high), log=entry.log)
-    return distributions.FloatDistribution(entry.low, entry.high, log=entry.log)
+    The score is NaN if the run has none.
+    """
+    try:
+        record = RunRecord.read(folder / FILE)
+    except ModelError:
+        return None
+    if record.status != "done":
+        return PRUNED if PRUNED in record.error else None
+    values = [value for each in record.history if (value := each.validation.get(metric)) is not None]
+    return (max if METRICS[metric].greater else min)(values, default=math.nan)
 
 
 def _encoded(value: Any) -> Any:
@@ -314,86 +360,34 @@ def _word(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _storage(journal: Path) -> Any:
-    from optuna.storages import JournalStorage  # noqa: PLC0415
-    from optuna.storages.journal import JournalFileBackend  # noqa: PLC0415
+class SweepCallback(Callback):
+    """A callback that stops a run if the sweep's process was killed, or if Optuna prunes the run.
 
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    return JournalStorage(JournalFileBackend(str(journal)))
+    ``trial`` is the trial of the run, or ``None`` if runs are not pruned.
+    """
 
+    def __init__(self, trial: Any, metric: str, parent: int) -> None:
+        self.trial, self.metric, self.epochs = trial, metric, 0
+        self.parent = None if os.getpid() == parent else os.getppid()
 
-Result = tuple[float | None, str]
-
-
-def _finished(run: SweepRun) -> Result | None:
-    """Return the best validation score and the state of a run that is finished or was pruned, else ``None``."""
-    try:
-        record = RunRecord.read(run.folder / FILE)
-    except ModelError:
-        return None
-    if record.status == "done":
-        values = [value for each in record.history if (value := each.validation.get(run.metric)) is not None]
-        best = max if METRICS[run.metric].greater else min
-        return (best(values), "complete") if values else (None, "fail")
-    return (None, "pruned") if PRUNED in record.error else None
-
-
-def _attempt(run: SweepRun) -> tuple[int, float | None, str]:
-    """Train a run, or continue it from its last checkpoint; return the trial's number, the best score and the state."""
-    end = time.monotonic() + WAIT_S
-    while True:
-        try:
-            resume = (run.folder / FILE).exists() and (run.folder / "config.toml").exists()
-            watch = _Watch(run)
-            Federation.from_config(run.config).train(folder=run.folder, resume=resume, watch=watch)
-        except ConfigError as error:  # a worker of a killed sweep may still have the lock
-            if LOCK_HELD not in str(error) or time.monotonic() > end:
-                return run.trial, None, "fail"
-            time.sleep(0.5)
-            if (done := _finished(run)) is not None:
-                return run.trial, *done
-            continue
-        except AnypartyError:  # the run's record has the error
-            pass
-        return run.trial, *(_finished(run) or (None, "fail"))
-
-
-def _remove(folder: Path) -> None:
-    """Delete the folder of a finished run that will be repeated."""
-    import shutil  # noqa: PLC0415
-
-    shutil.rmtree(folder)
-
-
-class _Watch(Callback):
-    """A callback that stops a run if the sweep's process was killed, or if Optuna prunes the run."""
-
-    def __init__(self, run: SweepRun) -> None:
-        self.run, self.parent, self.epochs = run, os.getppid(), 0
-        self.trial: Any = None
-        self.worker = os.getpid() != run.parent
+    @property
+    def is_orphan(self) -> bool:
+        """True if this process is a worker, and the process of the sweep has ended."""
+        return self.parent is not None and os.getppid() != self.parent
 
     def on_batch_end(self, rows: int, loss: float) -> None:  # noqa: ARG002
         """Stop the run if the sweep's process has ended, so that a continued sweep can take over the run."""
-        if self.worker and os.getppid() != self.parent:
+        if self.is_orphan:
             raise Stopped("the process of the sweep has ended")
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
         """Report the epoch's validation score to Optuna, and stop the run if Optuna prunes it."""
         self.epochs += 1
-        value = record.get("validation", {}).get(self.run.metric)
-        if not self.run.prune or value is None:
-            return
-        if self.trial is None:
-            import optuna  # noqa: PLC0415
-
-            study = optuna.load_study(study_name="sweep", storage=_storage(self.run.journal),
-                                      pruner=optuna.pruners.MedianPruner())  # fmt: skip
-            numbered = next(trial for trial in study.trials if trial.number == self.run.trial)
-            self.trial = optuna.Trial(study, numbered._trial_id)  # noqa: SLF001 - Optuna has no public function for this
-        self.trial.report(value, self.epochs)
-        if self.trial.should_prune():
-            raise Stopped(f"{PRUNED}, after {self.epochs} epochs")
+        value = record.get("validation", {}).get(self.metric)
+        if self.trial is not None and value is not None:
+            self.trial.report(value, self.epochs)
+            if self.trial.should_prune():
+                raise Stopped(f"{PRUNED}, after {self.epochs} epochs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -411,13 +405,13 @@ class NumberRange:
         """Draw a number of the range at random."""
         if self.log:
             drawn = float(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
-            return round(drawn) if self.whole else drawn
-        if self.whole:
+            return round(drawn) if self.is_whole else drawn
+        if self.is_whole:
             return int(rng.integers(int(self.low), int(self.high) + 1))
         return float(rng.uniform(self.low, self.high))
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """True if both limits are whole numbers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
