@@ -22,7 +22,7 @@ from typing import Any
 
 from anyparty.experiments import runner, suites
 from anyparty.experiments.one_exchange_suite import OneExchangeMethod, OneExchangeSuite
-from anyparty.experiments.output import mean_spread
+from anyparty.experiments.results import mean_spread
 from anyparty.experiments.suite import Selection
 from benchmarks.page import Page
 

@@ -23,8 +23,9 @@ import polars as pl
 import torch
 
 from anyparty.api.federation import Federation
+from anyparty.data import datasets
 from anyparty.experiments import suites
-from anyparty.experiments.missing_blocks_suite import MissingBlocksRun, MissingBlocksSuite, load_rows, train
+from anyparty.experiments.missing_blocks_suite import MissingBlocksRun, MissingBlocksSuite, split_rows, train
 from anyparty.experiments.suite import Selection
 from anyparty.methods.false_vfl.false_vfl import FalseVFL
 from anyparty.methods.method_registry import method
@@ -129,7 +130,8 @@ def measured(run: MissingBlocksRun, epochs: int | None, *, last: bool = False) -
         given = run.settings["parameters"]
         parameters = {**given, **{name: epochs for name in ("pretrain_epochs", "unlabelled_epochs") if name in given}}
         run = replace(run, settings={**run.settings, "epochs": epochs, "parameters": parameters})
-    rows, watch = load_rows(run, None), Epochs(last=last)
+    rows = split_rows(run, datasets.load(run.dataset, progress=False))
+    watch = Epochs(last=last)
     train(run, rows, rows.draw_train(run.missing), watch)
     return watch
 

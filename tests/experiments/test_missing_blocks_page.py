@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anyparty.experiments.experiment import render
-from anyparty.experiments.missing_blocks_results import aggregate, gaps, published_means, ratios
+from anyparty.experiments.missing_blocks_results import gaps, published_means, ratios
 from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
 
 METHODS = {"weak": {}, "strong": {}, "own-1": {"own": True}, "own-2": {"own": True}, "extra": {"beyond": True}}
@@ -189,7 +189,7 @@ class TestRatios:
 
     def test_a_ratio_uses_the_seeds_that_both_trainings_have(self):
         records = scored("weak", "MCAR 2", (60, 50), (90, 90)) | scored("weak", "MCAR 5", (30, 40))
-        found = ratios(made(layout="ratios"), aggregate(made(), records))
+        found = ratios(made(layout="ratios"), made().read_cells(records))
         assert found["breast-cancer", "weak", "MCAR 0"] == pytest.approx(50.0)
         assert found["breast-cancer", "weak", "MAR 1"] == pytest.approx(80.0)
 

@@ -19,8 +19,9 @@ from anyparty.core.storage import write_json
 from anyparty.errors import ConfigError, RunError
 from anyparty.experiments import experiment, party_tables, runner, suites
 from anyparty.experiments.experiment import render
-from anyparty.experiments.missing_blocks_results import SCORE, aggregate, difference, is_outside
+from anyparty.experiments.missing_blocks_results import difference, is_outside
 from anyparty.experiments.missing_blocks_suite import MissingBlocksRun, MissingBlocksSuite
+from anyparty.experiments.results import SCORE
 from anyparty.experiments.suite import Selection
 
 
@@ -181,7 +182,7 @@ def test_the_table_shows_our_scores_above_those_of_the_paper(done):
     _, _, result = done
     made = tiny()
     page = render(made, result.records, {"seeds": "2"})
-    cells = aggregate(made, result.records)
+    cells = made.read_cells(result.records)
     assert len(cells) == 4
     far, near = (cell for cell in cells if cell["method"] == "laser")
     assert is_outside(far)

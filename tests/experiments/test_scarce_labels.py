@@ -6,30 +6,23 @@ import csv
 import io
 import json
 import re
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from anyparty.core.seeds import Seeds
 from anyparty.data import datasets
 from anyparty.data.datasets.dataset import Dataset
-from anyparty.experiments import missing_blocks_page, runner, suites
+from anyparty.experiments import runner, suites
 from anyparty.experiments.experiment import render
-from anyparty.experiments.missing_blocks_results import (
-    SCORE,
-    aggregate,
-    gaps,
-    published_means,
-    published_ratios,
-    ratios,
-)
+from anyparty.experiments.missing_blocks_page import ratio_figure, score_figure
+from anyparty.experiments.missing_blocks_results import gaps, published_means, published_ratios, ratios
 from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite, RunRows
 from anyparty.experiments.party_tables import mechanism_of
+from anyparty.experiments.results import SCORE
 from anyparty.experiments.suite import Selection
 from anyparty.tables.partition import columns
 
@@ -189,11 +182,10 @@ def test_a_method_has_one_colour_in_every_panel(done):
     """This also holds if other methods have not run yet, because all panels share a legend."""
     colours = {}
     for kept in (set(tiny().datasets["breast-cancer"].methods), {"false-vfl-1"}):
-        cells = aggregate(tiny(), {key: r for key, r in done.records.items() if r["run"]["method"] in kept})
-        axis = Figure().subplots()
-        missing_blocks_page._score_panel(tiny(), axis, "breast-cancer", "MCAR 2", False, cells)
-        handles, labels = axis.get_legend_handles_labels()
-        colours[len(kept)] = {label: handle[0].get_color() for handle, label in zip(handles, labels, strict=True)}
+        cells = tiny().read_cells({key: r for key, r in done.records.items() if r["run"]["method"] in kept})
+        panel, other = score_figure(tiny(), cells).panels
+        colours[len(kept)] = {curve.label: curve.color for curve in panel.curves}
+        assert {curve.label: curve.color for curve in other.curves} == colours[len(kept)]
     many, alone = colours.values()
     assert len(set(many.values())) == len(many) > len(alone) == 1
     assert alone.items() <= many.items()
@@ -201,7 +193,7 @@ def test_a_method_has_one_colour_in_every_panel(done):
 
 def test_ratios_equal_those_computed_by_hand(done):
     made = tiny(layout="ratios", published_ratios={"breast-cancer": {"vanilla": [98.0, 97.0]}})
-    cells = aggregate(made, done.records)
+    cells = made.read_cells(done.records)
     means = {(c["method"], c["missing"], c["test"]): c.mean(SCORE) for c in cells}
     found = ratios(made, cells)
     assert len(found) == 2 * len(METHODS)
@@ -217,23 +209,18 @@ def test_ratios_equal_those_computed_by_hand(done):
     assert lines["vanilla", "MAR 1"]["paper_ratio"] == "97.0"
 
 
-def test_a_plot_of_ratios_shows_the_numbers_of_the_table(done, tmp_path, monkeypatch):
-    made, drawn = tiny(layout="ratios"), []
-
-    @contextmanager
-    def panels(number, path, **how):
-        drawn.extend(Figure().subplots(1, number, squeeze=False).flat)
-        yield drawn
-
-    monkeypatch.setattr(missing_blocks_page, "panels", panels)
-    render(made, done.records, {}).plot(tmp_path / "plot")
-    found = ratios(made, aggregate(made, done.records))
-    (axis,) = drawn
-    handles, labels = axis.get_legend_handles_labels()
-    assert labels == [entry.title for entry in made.datasets["breast-cancer"].methods.values()]
-    for method, line in zip(made.datasets["breast-cancer"].methods, handles, strict=True):
-        assert list(line.get_ydata()) == [found["breast-cancer", method, test] for test in made.test_missing]
-    assert axis.get_title() == "breast-cancer, trained under MNAR 7 over trained under MCAR 2"
+def test_a_plot_of_ratios_shows_the_numbers_of_the_table(done):
+    made = tiny(layout="ratios")
+    cells = made.read_cells(done.records)
+    found = ratios(made, cells)
+    (panel,) = ratio_figure(made, cells).panels
+    assert [curve.label for curve in panel.curves] == [
+        of.title for of in made.datasets["breast-cancer"].methods.values()
+    ]
+    for method, curve in zip(made.datasets["breast-cancer"].methods, panel.curves, strict=True):
+        assert curve.x == made.test_missing
+        assert curve.y == [found["breast-cancer", method, test] for test in made.test_missing]
+    assert panel.title == "breast-cancer, trained under MNAR 7 over trained under MCAR 2"
 
 
 def test_without_both_trainings_there_is_no_plot_of_ratios(done, tmp_path):

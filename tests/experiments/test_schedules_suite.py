@@ -2,13 +2,11 @@
 
 import json
 import math
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from anyparty import experiments
 from anyparty.config.method_factory import schedule
@@ -263,51 +261,41 @@ class TestFigure:
         "late": [(1.0, 0.1), (0.9, 0.2), (0.8, 0.3), (0.7, 0.4), (0.6, 0.95)],
     }  # fmt: skip
 
-    def axes(self, records, monkeypatch, tmp_path):
+    def panel(self, records, monkeypatch):
         late = {"title": "Late", "schedule": {"name": "flex", **SHARED}, "epochs": 5}
         suite = tiny(latencies=[10.0], algorithms=tiny().model_dump()["algorithms"] | {"late": late})
-        drawn = []
-
-        @contextmanager
-        def panels(number, path, **how):
-            drawn.extend(Figure().subplots(1, number, squeeze=False).flat)
-            yield drawn
-
-        monkeypatch.setattr(schedules_page, "panels", panels)
         monkeypatch.setattr(SchedulesSuite, "targets", lambda *_: {("breast-cancer", 2): 0.9})
-        schedules_page.plot(suite, {str(k): each for k, each in enumerate(records)}, tmp_path / "plot")
-        (axis,) = drawn
-        return axis
+        (panel,) = schedules_page.figure(suite, {str(k): each for k, each in enumerate(records)}).panels
+        return panel
 
     def records(self, **changes):
         return [record(method, seed=seed, curve=curve, diverged="yes" if (method, seed) == ("flex", 1) else "")
                 for method, curve in (self.CURVES | changes).items() for seed in (0, 1)]  # fmt: skip
 
-    def test_the_axis_ends_where_the_last_method_reaches_the_target(self, monkeypatch, tmp_path):
-        axis = self.axes(self.records(), monkeypatch, tmp_path)
-        assert axis.get_xlim()[1] >= 5 * 14  # not the median of the curves' ends, 2 * 14
+    def test_the_axis_ends_where_the_last_method_reaches_the_target(self, monkeypatch):
+        panel = self.panel(self.records(), monkeypatch)
+        assert panel.x_end >= 5 * 14  # not the median of the curves' ends, 2 * 14
 
-    def test_the_axis_includes_the_time_at_which_the_mean_reaches_the_target(self, monkeypatch, tmp_path):
+    def test_the_axis_includes_the_time_at_which_the_mean_reaches_the_target(self, monkeypatch):
         """One of two seeds reaches the target at once, the other never; their mean reaches it at the end."""
         slow = [(1.0, 0.1), (0.9, 0.2), (0.8, 0.3), (0.7, 0.4), (0.6, 0.89)]
         quick = [(1.0, 0.95)] * 5
         records = [each for each in self.records() if each["run"]["method"] != "late"]
         records += [record("late", seed=seed, curve=curve) for seed, curve in enumerate((quick, slow))]
-        assert self.axes(records, monkeypatch, tmp_path).get_xlim()[1] >= 5 * 14
+        assert self.panel(records, monkeypatch).x_end >= 5 * 14
 
-    def test_bands_are_shown_in_per_cent(self, monkeypatch, tmp_path):
+    def test_bands_are_shown_in_per_cent(self, monkeypatch):
         records = self.records()
         records[1]["curve"][-1]["score"] = 0.6  # from VAFL's second seed: 79.5 +- 27.6 %
-        axis = self.axes(records, monkeypatch, tmp_path)
-        bands = [y for band in axis.collections for y in band.get_paths()[0].vertices[:, 1]]
+        panel = self.panel(records, monkeypatch)
+        bands = [y for curve in panel.curves for limits in curve.band for y in limits]
         assert 0 <= min(bands) < max(bands) == 100
 
-    def test_the_legend_gives_the_number_of_seeds(self, monkeypatch, tmp_path):
-        axis = self.axes(self.records(), monkeypatch, tmp_path)
-        said = [text.get_text() for text in axis.get_legend().get_texts()]
-        assert said == ["Flex-VFL: 1 of 2 seeds, the others diverged"]
-        assert axis.get_legend_handles_labels()[1] == ["VAFL", "Flex-VFL", "Late"]  # for the legend of all panels
+    def test_the_legend_gives_the_number_of_seeds(self, monkeypatch):
+        panel = self.panel(self.records(), monkeypatch)
+        assert panel.notes == {"Flex-VFL: 1 of 2 seeds, the others diverged": panel.curves[1].color}
+        assert [curve.label for curve in panel.curves] == ["VAFL", "Flex-VFL", "Late"]  # for the legend of all panels
 
-    def test_there_is_no_panel_legend_if_all_seeds_converged(self, monkeypatch, tmp_path):
+    def test_there_is_no_panel_legend_if_all_seeds_converged(self, monkeypatch):
         records = [each for each in self.records() if not each["diverged"]]
-        assert self.axes(records, monkeypatch, tmp_path).get_legend() is None
+        assert not self.panel(records, monkeypatch).notes

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -16,13 +17,16 @@ from anyparty.artifacts.record import versions
 from anyparty.core.storage import writing
 from anyparty.errors import ConfigError, RunError, some
 from anyparty.experiments import missing_blocks_page, one_exchange_page, runner, schedules_page, suites
-from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
-from anyparty.experiments.one_exchange_suite import OneExchangeSuite
-from anyparty.experiments.output import Cell, SuitePage
-from anyparty.experiments.schedules_suite import SchedulesSuite
-from anyparty.experiments.suite import Records, Selection, Suite, SuiteRun, training_device
+from anyparty.experiments.page import SuitePage
+from anyparty.experiments.results import Cell, Records
+from anyparty.experiments.suite import Selection, Suite, SuiteRun, training_device
 from anyparty.training.loop import device_of
 
+PAGES: Mapping[str, Any] = {
+    "missing_blocks": missing_blocks_page.page,
+    "one_exchange": one_exchange_page.page,
+    "schedules": schedules_page.page,
+}
 QUICK = "**Made with --quick ({}): these numbers mean nothing.**"
 
 
@@ -182,11 +186,5 @@ def render(suite: Suite, records: Records, run_facts: Mapping[str, str]) -> Suit
         run_facts: facts on how the page was made, for its last lines.
 
     """
-    match suite:
-        case MissingBlocksSuite():
-            return missing_blocks_page.page(suite, records, run_facts)
-        case OneExchangeSuite():
-            return one_exchange_page.page(suite, records, run_facts)
-        case SchedulesSuite():
-            return schedules_page.page(suite, records, run_facts)
-    raise TypeError(f"no renderer for suites of kind {suite.kind!r}")
+    found: SuitePage = PAGES[suite.kind](suite, records, run_facts)
+    return found

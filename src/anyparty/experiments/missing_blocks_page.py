@@ -5,39 +5,19 @@ The module ``missing_blocks_results`` explains the terms configuration, gap and 
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from anyparty.core.figure_panels import Curve, Panel, PanelFigure
 from anyparty.experiments import missing_blocks_results as results
-from anyparty.experiments.missing_blocks_results import (
-    SCORE,
-    Configuration,
-    configuration,
-    mean_place,
-    method_entry,
-)
+from anyparty.experiments.missing_blocks_results import Configuration, configuration, method_entry, place_of
 from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
-from anyparty.experiments.output import (
-    PANELS_ACROSS,
-    Cell,
-    SuitePage,
-    bold,
-    csv_text,
-    fixed,
-    markdown_page,
-    markdown_table,
-    panels,
-    shared_seeds,
-    with_spread,
-)
-from anyparty.experiments.suite import Records
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from anyparty.experiments.page import Score, SuitePage, csv_text, fixed, markdown_table, score_table, seeds_text
+from anyparty.experiments.results import Cell, Records, shared_seeds
 
 METRIC = {
     "client_accuracy": "the mean accuracy of the parties' heads, each on the rows that the party has",
@@ -72,26 +52,23 @@ RUN_HERE = (
 
 def page(suite: MissingBlocksSuite, records: Records, run_facts: Mapping[str, str]) -> SuitePage:
     """Return the page of a suite for the records of its runs; ``run_facts`` are shown at the end of the page."""
-    cells = results.aggregate(suite, records)
-    body, csv, draw = (
-        (_ratio_body, _ratio_csv, plot_ratios) if suite.layout == "ratios" else (_score_body, _score_csv, plot_scores)
+    cells = suite.read_cells(records)
+    body, csv, figure = (
+        (_ratio_body, _ratio_csv, ratio_figure) if suite.layout == "ratios" else (_score_body, _score_csv, score_figure)
     )
-    return SuitePage(cells=cells, markdown=markdown_page(suite, cells, body(suite, cells), run_facts),
-                     csv=csv(suite, cells), draw=partial(draw, suite, cells))  # fmt: skip
+    return SuitePage(cells=cells, markdown=suite.markdown(cells, body(suite, cells), run_facts),
+                     csv=csv(suite, cells), figure=partial(figure, suite, cells))  # fmt: skip
 
 
 def _score_body(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
     lines = list[str]()
     for dataset, entry in suite.datasets.items():
         here = [cell for cell in cells if cell["dataset"] == dataset]
-        if len(suite.parties_of(dataset)) > 1:
-            lines += _tables_by_parties(suite, dataset, here)
-        elif here:
-            lines += _tables_by_mechanism(suite, dataset, here)
         if here:
+            tables = _tables_by_parties if len(suite.parties_of(dataset)) > 1 else _tables_by_mechanism
+            lines += tables(suite, dataset, here)
             lines += [f"Scores are {_metric_text(entry.metric)}; in the CSV the columns `mean` and `std`.", ""]
-        if here and entry.in_place_of:
-            lines += [f"In place of {entry.in_place_of}.", ""]
+            lines += [f"In place of {entry.in_place_of}.", ""] if entry.in_place_of else []
     return [*lines, LEGEND, "", *_own_methods(suite, cells), *_beyond_the_paper(suite, cells)]
 
 
@@ -116,59 +93,47 @@ def _tables_by_mechanism(suite: MissingBlocksSuite, dataset: str, here: Sequence
     """Return the lines of a data set's tables: one table with layout "columns", or one per training mechanism."""
     title = f"## {dataset}, {suite.parties_of(dataset)[0]} parties: {suite.datasets[dataset].unit}"
     if suite.layout == "columns":
-        pairs = list(product(suite.train_missing, suite.test_missing))
-        heads = ["missing in training → at test", *(f"{missing} → {test}" for missing, test in pairs)]
-        columns = [{"missing": missing, "test": test} for missing, test in pairs]
-        return [title, "", *_score_table(suite, dataset, here, columns, heads), "", *_reached(here)]
+        columns = {f"{missing} → {test}": {"missing": missing, "test": test}
+                   for missing, test in product(suite.train_missing, suite.test_missing)}  # fmt: skip
+        table = _score_table(suite, dataset, here, "missing in training → at test", columns)
+        return [title, "", *table, "", *_reached(here)]
     lines = list[str]()
     for missing in suite.train_missing:
         trained = [cell for cell in here if cell["missing"] == missing]
         if trained:
             at_test = {cell["test"]: f"{cell['test']} {cell.mean('missing_at_test'):.0%}" for cell in trained}
             rates = f"{trained[0].mean('missing_in_training'):.0%} in training; at test {', '.join(at_test.values())}"
-            columns = [{"test": test} for test in suite.test_missing]
-            heads = ["missing at test", *suite.test_missing]
-            lines += [f"{title}, trained under {missing}", "", f"Blocks missing: {rates}.", ""]
-            lines += [*_score_table(suite, dataset, trained, columns, heads), ""]
+            columns = {test: {"test": test} for test in suite.test_missing}
+            table = _score_table(suite, dataset, trained, "missing at test", columns)
+            lines += [f"{title}, trained under {missing}", "", f"Blocks missing: {rates}.", "", *table, ""]
     return lines
 
 
 def _score_table(
-    suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell], columns: Sequence[Mapping[str, Any]],
-    heads: Sequence[str], *, seconds: bool = True,
+    suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell], head: str, columns: Mapping[str, Mapping[str, Any]],
+    *, seconds: bool = True,
 ) -> list[str]:  # fmt: skip
-    """Return the lines of a table with one row for each method.
-
-    For each column of the table, ``columns`` has the facts that select the column's cells, and ``heads`` has the
-    heading.
-    """
-    best = [results.best_methods([cell for cell in here if cell.matches(**facts)]) for facts in columns]
-    uneven, rows = _seeds_differ(here), []
+    """Return the lines of a table of scores; ``columns`` has, by heading, the facts of the cells of each column."""
+    rows, times = dict[str, list[Score | None]](), dict[str, str]()
+    shared = [shared_seeds(cell for cell in here if cell.matches(**facts)) for facts in columns.values()]
     for method, entry in suite.datasets[dataset].methods.items():
-        row = [next((cell for cell in here if cell.matches(method=method, **facts)), None) for facts in columns]
-        own = [cell for cell in row if cell]
-        if own:
-            rows.append([
-                entry.title, *(_shown(cell, methods) for cell, methods in zip(row, best, strict=True)),
-                *([_seeds_text(cell.seeds(SCORE) for cell in own)] if uneven else []),
-                *([f"{statistics.fmean(cell.mean('seconds') for cell in own):.0f}"] if seconds else []),
-            ])  # fmt: skip
-        if any(cell["paper"] for cell in own):
-            paper = [with_spread(*cell["paper"]) if cell and cell["paper"] else "" for cell in row]
-            rows.append(["*paper*", *paper, *[""] * (uneven + seconds)])
-    heads = [*heads, *(["seeds"] if uneven else []), *(["s / training"] if seconds else [])]
-    return markdown_table(heads, rows, text_columns=len(heads))
+        row = [next((cell for cell in here if cell.matches(method=method, **facts)), None)
+               for facts in columns.values()]  # fmt: skip
+        rows[entry.title] = [_score(cell, seeds) if cell else None for cell, seeds in zip(row, shared, strict=True)]
+        if own := [cell for cell in row if cell]:
+            times[entry.title] = f"{statistics.fmean(cell.mean('seconds') for cell in own):.0f}"
+    return score_table([head, *columns], rows, more={"s / training": times} if seconds else None)
 
 
-def _shown(cell: Cell | None, best: Container[str]) -> str:
-    """Return the text of a table cell: our mean and spread, in bold if the cell's method is in ``best``.
+def _score(cell: Cell, shared: Sequence[int]) -> Score:
+    """Return the score of a cell, marked ▲ or ▼ if it differs from the paper's by more than the sum of both spreads.
 
-    The mark ▲ or ▼ is added if our number differs from the paper's by more than the sum of both spreads.
+    ``shared`` are the seeds that all cells of the column have.
     """
-    if cell is None:
-        return ""
     mark = (" ▲" if (results.difference(cell) or 0) > 0 else " ▼") if results.is_outside(cell) else ""
-    return bold(with_spread(*cell.mean_spread(SCORE)), cell["method"] in best) + mark
+    mean, spread = cell.mean_spread()
+    return Score(mean=mean, spread=spread, seeds=cell.seeds(), paper=cell["paper"], mark=mark,
+                 compared=cell.mean(seeds=shared))  # fmt: skip
 
 
 def _tables_by_parties(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) -> list[str]:
@@ -176,26 +141,19 @@ def _tables_by_parties(suite: MissingBlocksSuite, dataset: str, here: Sequence[C
 
     The first table has the metric, the second the time of an epoch.  K is the number of parties.
     """
-    several, lines = suite.parties_of(dataset), list[str]()
-    heads = ["method", *(f"K = {parties}" for parties in several)]
+    columns, lines = {f"K = {parties}": {"parties": parties} for parties in suite.parties_of(dataset)}, list[str]()
     for missing, test in product(suite.train_missing, suite.test_missing):
         cells = [cell for cell in here if cell.matches(missing=missing, test=test)]
         if cells:
-            at = {
-                (method_entry(suite, cell).title, cell["parties"]): f"{cell.mean('epoch_seconds'):.2f}"
-                for cell in cells
-            }
-            times = [[title, *(at.get((title, parties), "") for parties in several)]
+            at = {(method_entry(suite, cell).title, f"K = {cell['parties']}"): f"{cell.mean('epoch_seconds'):.2f}"
+                  for cell in cells}  # fmt: skip
+            times = [[title, *(at.get((title, column), "") for column in columns)]
                      for title in dict.fromkeys(title for title, _ in at)]  # fmt: skip
-            columns = [{"parties": parties} for parties in several]
             lines += [f"## {dataset}, missing {missing} → {test}: {suite.datasets[dataset].unit}", ""]
-            lines += [
-                *_score_table(suite, dataset, cells, columns, heads, seconds=False),
-                "",
-                *_reached(cells, by_parties=True),
-            ]
+            lines += [*_score_table(suite, dataset, cells, "method", columns, seconds=False), ""]
+            lines += _reached(cells, by_parties=True)
             lines += [f"CPU seconds of a training epoch, {dataset}, missing {missing}:", ""]
-            lines += [*markdown_table(heads, times, text_columns=len(heads)), ""]
+            lines += [*markdown_table(["method", *columns], times, text_columns=len(columns) + 1), ""]
     return lines
 
 
@@ -203,34 +161,12 @@ def _score_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
     names = ["dataset", "method", "parties", "train_missing", "test_missing", "metric", "mean", "std", "seeds",
              "paper_mean", "paper_std", "difference", "outside_both_spreads", "seconds"]  # fmt: skip
     return csv_text(names, (
-        [cell["dataset"], cell["method"], cell["parties"], cell["missing"], cell["test"],
-         suite.datasets[cell["dataset"]].metric,
-         *(fixed(value, 3) for value in cell.mean_spread(SCORE)), len(cell.seeds(SCORE)),
+        [*(cell[name] for name in ("dataset", "method", "parties", "missing", "test")),
+         suite.datasets[cell["dataset"]].metric, *(fixed(value, 3) for value in cell.mean_spread()), len(cell.seeds()),
          *(cell["paper"] or ("", "")), fixed(results.difference(cell), 3), results.is_outside(cell),
          f"{cell.mean('seconds'):.1f}"]
         for cell in cells
     ))  # fmt: skip
-
-
-def _seeds_differ(cells: Iterable[Cell]) -> bool:
-    return len({frozenset(cell.seeds(SCORE)) for cell in cells}) > 1
-
-
-def _seeds_text(each: Iterable[Iterable[int]]) -> str:
-    """Return a text with the fewest and most seeds that a cell has, and in brackets the seeds of all cells.
-
-    >>> _seeds_text([[0, 1, 2, 4], [0]])
-    '1 to 4 (0-2, 4)'
-    """
-    found = [set(seeds) for seeds in each]
-    counts, ranges = sorted({len(seeds) for seeds in found}), list[list[int]]()
-    for seed in sorted(set().union(*found)):
-        if ranges and seed == ranges[-1][-1] + 1:
-            ranges[-1].append(seed)
-        else:
-            ranges.append([seed])
-    which = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in ranges)
-    return " to ".join(f"{count}" for count in dict.fromkeys((counts[0], counts[-1]))) + f" ({which})"
 
 
 def _own_methods(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
@@ -238,7 +174,7 @@ def _own_methods(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
     published = results.published_means(suite)
     printed = [cell for cell in cells
                if not method_entry(suite, cell).beyond
-               and (not published or mean_place(cell) in published)]  # fmt: skip
+               and (not published or place_of(cell) in published)]  # fmt: skip
     own = [cell for cell in printed if method_entry(suite, cell).own]
     measured, papers = (
         results.best_means(suite, means, own=True) for means in results.comparable_means(own, published)
@@ -247,19 +183,17 @@ def _own_methods(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
         return []
     lines = ["## The paper's own methods", "", COMPARED, ""]
     lines += [f"Mean over configurations of the best of them ({_titles(suite, own)}; {_counts(own, measured)}):", ""]
-    lines += [*_means_table(lambda at: at[0], measured, papers), ""]
+    lines += [*_means_table(0, measured, papers), ""]
     measured, papers = (results.gaps(suite, means) for means in results.comparable_means(printed, published))
     if not measured:
         return lines
     others = [cell for cell in printed if not method_entry(suite, cell).own and configuration(cell) in measured]
     lines += [f"{GAPS} (others: {_titles(suite, others)}; {_counts(printed, measured)}):", ""]
-    rows = [[title, f"{len(of)}", f"{statistics.fmean(of.values()):z.1f}",
-             f"{sum(gap >= 0 for gap in of.values())} of {len(of)}"]
-            for title, of in (("ours", measured), ("*paper*", papers)) if of]  # fmt: skip
+    rows = [[title, f"{len(found)}", f"{statistics.fmean(found.values()):z.1f}",
+             f"{sum(gap >= 0 for gap in found.values())} of {len(found)}"]
+            for title, found in (("ours", measured), ("*paper*", papers)) if found]  # fmt: skip
     lines += [*markdown_table(["", "configurations", "mean gap", "ahead"], rows, text_columns=4), ""]
-    for part in range(3):
-        lines += [*_means_table(lambda at, part=part: at[part], measured, papers), ""]  # type: ignore[misc]
-    return lines
+    return lines + [line for part in range(3) for line in [*_means_table(part, measured, papers), ""]]
 
 
 def _beyond_the_paper(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
@@ -277,14 +211,13 @@ def _beyond_the_paper(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[
     as_printed, as_run = list[list[str]](), list[list[str]]()
     for (dataset, method), group in groups.items():
         title = f"{suite.datasets[dataset].methods[method].title}, {dataset}"
-        measured = {configuration(cell): cell.mean(SCORE) for cell in group}
+        measured = {configuration(cell): cell.mean() for cell in group}
         as_printed += _compared(title, measured, printed, results.comparable_seeds(group))
         compared = [*group, *(cell for cell in own if cell["dataset"] == dataset)]
         means, _ = results.comparable_means(compared, {})
         measured = {(dataset, *place[2:]): mean for place, mean in means.items() if place[1] == method}
-        as_run += _compared(
-            title, measured, results.best_means(suite, means, own=True), results.comparable_seeds(compared)
-        )
+        best = results.best_means(suite, means, own=True)
+        as_run += _compared(title, measured, best, results.comparable_seeds(compared))
     for sentence, other, rows in (
         (PRINTED, "*paper*", as_printed),
         (RUN_HERE.format(titles=_titles(suite, own)), "paper's own, run here", as_run),
@@ -299,42 +232,35 @@ def _compared(
     title: str, measured: Mapping[Configuration, float], other: Mapping[Configuration, float],
     seeds: Mapping[Configuration, Iterable[int]],
 ) -> list[list[str]]:  # fmt: skip
-    """Return a table row that compares the means of ``measured`` and ``other``, over the configurations that both have.
-
-    The result is a list with this row, or an empty list if they have no common configuration.
-    """
+    """Return a list with a table row that compares two means over common configurations; empty without one."""
     both = [at for at in measured if at in other]
     if not both:
         return []
     means = [f"{statistics.fmean(each[at] for at in both):.1f}" for each in (measured, other)]
     ahead = sum(measured[at] >= other[at] for at in both)
-    return [[title, f"{len(both)}", _seeds_text(seeds[at] for at in both), *means, f"{ahead} of {len(both)}"]]
+    return [[title, f"{len(both)}", seeds_text(seeds[at] for at in both), *means, f"{ahead} of {len(both)}"]]
 
 
 def _titles(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> str:
     return "; ".join(dict.fromkeys(method_entry(suite, cell).title for cell in cells))
 
 
-def _counts(compared: Iterable[Cell], at: Iterable[Configuration]) -> str:
+def _counts(compared: Iterable[Cell], configurations: Iterable[Configuration]) -> str:
     """Return a text with the number of the given configurations, and the seeds that each configuration has."""
     seeds = results.comparable_seeds(compared)
-    each = [seeds[place] for place in at]
-    return f"configurations: {len(each)}, seeds of each: {_seeds_text(each)}"
+    each = [seeds[place] for place in configurations]
+    return f"configurations: {len(each)}, seeds of each: {seeds_text(each)}"
 
 
 def _means_table(
-    part: Callable[[Configuration], str], measured: Mapping[Configuration, float], papers: Mapping[Configuration, float]
-) -> list[str]:
-    """Return the lines of a table with a mean for each value of ``part``.
-
-    ``part`` returns one element of a configuration, such as the data set.  There is a row for our means and a row for
-    the paper's.
-    """
-    names = list(dict.fromkeys(part(at) for at in measured))
+    part: int, measured: Mapping[Configuration, float], papers: Mapping[Configuration, float]
+) -> list[str]:  # fmt: skip
+    """Return the lines of a table with the mean of ours and of the paper's for each value of a configuration's part."""
+    names = list(dict.fromkeys(at[part] for at in measured))
     rows = []
     for title, means in (("ours", measured), ("*paper*", papers)):
         if means:
-            each = [[mean for at, mean in means.items() if part(at) == name] for name in names]
+            each = [[mean for at, mean in means.items() if at[part] == name] for name in names]
             rows.append([title, *(f"{statistics.fmean(values):z.1f}" if values else "" for values in each)])
     return markdown_table(["", *names], rows, text_columns=len(names) + 1)
 
@@ -347,23 +273,17 @@ def _ratio_body(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
             lines += [f"## {dataset}: {entry.unit}, ratio in %", "", *_ratio_table(suite, dataset, here), ""]
             lines += [f"Ratios are of {_metric_text(entry.metric)}; in the CSV the columns `metric` and `ratio`.", ""]
     lines += [RATIO_LEGEND.format(less=suite.train_missing[0], more=suite.train_missing[-1]), ""]
-    return [
-        *lines,
-        f"Columns in which one of the paper's own methods has the highest ratio: {_leads(suite, cells)}.",
-        "",
-    ]
+    leads = f"Columns in which one of the paper's own methods has the highest ratio: {_leads(suite, cells)}."
+    return [*lines, leads, ""]
 
 
 def _leads(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
     """Return a text with the number of table columns in which a method of the paper itself has the highest ratio."""
     published = results.published_ratios(suite)
-    measured = {
-        place: ratio
-        for place, ratio in results.comparable_ratios(suite, cells).items()
-        if not published or place in published
-    }
+    measured = {place: ratio for place, ratio in results.ratios(suite, cells, comparable=True).items()
+                if not published or place in published}  # fmt: skip
     same = {place: published[place] for place in measured if place in published}
-    counts = ["{} of {}".format(*results.led_columns(suite, of)) for of in (measured, same, published)]
+    counts = ["{} of {}".format(*results.led_columns(suite, found)) for found in (measured, same, published)]
     if not results.led_columns(suite, measured)[1]:
         return f"{counts[2]} in the paper"
     here = f"{counts[0]} where they and others were run"
@@ -371,120 +291,100 @@ def _leads(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
 
 
 def _ratio_table(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) -> list[str]:
-    pairs, own, compared = (
-        results.training_pairs(suite, here),
-        results.ratios(suite, here),
-        results.comparable_ratios(suite, here),
-    )
-    best = {test: max(ratio for (*_, t), ratio in compared.items() if t == test) for *_, test in compared}
-    uneven, rows = _seeds_differ(cell for pair in pairs.values() for cell in pair), []
+    pairs, measured, compared = (
+        results.training_pairs(suite, here), results.ratios(suite, here), results.ratios(suite, here, comparable=True)
+    )  # fmt: skip
+    published, rows = results.published_ratios(suite), dict[str, list[Score | None]]()
     for method, entry in suite.datasets[dataset].methods.items():
         places = [(dataset, method, test) for test in suite.test_missing]
-        if any(place in own for place in places):
-            shown = [bold(fixed(own[at], 1), at in compared and compared[at] >= best[at[2]]) if at in own else ""
-                     for at in places]  # fmt: skip
-            seeds = [_seeds_text(shared_seeds(pairs[at], SCORE) for at in places if at in pairs)] if uneven else []
-            rows.append([entry.title, *shown, *seeds])
-            if method in suite.published_ratios.get(dataset, {}):
-                paper = [fixed(ratio, 1) for ratio in suite.published_ratios[dataset][method]]
-                rows.append(["*paper*", *paper, *([""] if uneven else [])])
-    heads = ["missing at test", *suite.test_missing, *(["seeds"] if uneven else [])]
-    return markdown_table(heads, rows, text_columns=len(heads))
+        rows[entry.title] = [
+            Score(mean=measured.get(place, math.nan), seeds=shared_seeds(pairs[place]) if place in pairs else (),
+                  paper=(published[place], math.nan) if place in published else None,
+                  compared=compared.get(place, math.nan))
+            for place in places
+        ]  # fmt: skip
+    return score_table(["missing at test", *suite.test_missing], rows)
 
 
 def _ratio_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
     """Return a CSV with a line for each ratio of two scores of a method.
 
-    The score after training with the suite's last missingness mechanism is divided by the score after training with the
-    first mechanism. The column ``ratio`` covers the seeds that both trainings share. The column ``ratio_compared``
-    covers the seeds that all methods with the same data set and test mechanism share.
+    The column ``ratio`` covers the seeds that both trainings share. The column ``ratio_compared`` covers the seeds that
+    all methods with the same data set and test mechanism share.
     """
     pairs, compared, published = (
-        results.training_pairs(suite, cells),
-        results.comparable_ratios(suite, cells),
+        results.training_pairs(suite, cells), results.ratios(suite, cells, comparable=True),
         results.published_ratios(suite),
-    )
+    )  # fmt: skip
     names = ["dataset", "method", "test_missing", "metric", "ratio", "seeds", "ratio_compared", "paper_ratio"]
     return csv_text(names, (
-        [*at, suite.datasets[at[0]].metric, fixed(ratio, 3), len(shared_seeds(pairs[at], SCORE)),
-         fixed(compared.get(at), 3), published.get(at, "")]
-        for at, ratio in results.ratios(suite, cells).items()
+        [*place, suite.datasets[place[0]].metric, fixed(ratio, 3), len(shared_seeds(pairs[place])),
+         fixed(compared.get(place), 3), published.get(place, "")]
+        for place, ratio in results.ratios(suite, cells).items()
     ))  # fmt: skip
 
 
-def plot_scores(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) -> None:
-    """Draw the metric against the test mechanism, in a panel for each data set and training mechanism.
+def score_figure(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> PanelFigure:
+    """Return a figure of the metric against the test mechanism: a panel for each data set and training mechanism.
 
-    If the number of parties varies, two panels are drawn instead: the metric and the time of an epoch, both against the
+    If the number of parties varies, there are two panels instead: the metric and the time of an epoch, both against the
     number of parties.  If there is only one data set and no time is drawn, all panels share their y scale.
     """
-    places = [
-        (*place, time) for place in dict.fromkeys((cell["dataset"], cell["missing"]) for cell in cells)
-        for time in ((False, True) if len(suite.parties_of(place[0])) > 1 else (False,))
-    ]  # fmt: skip
-    timed = any(time for *_, time in places)
-    one = len({dataset for dataset, *_ in places}) == 1 and not timed
-    with panels(len(places), path, across=2 if timed else PANELS_ACROSS, same_y="all" if one else "none") as axes:
-        for at, (axis, place) in enumerate(zip(axes, places, strict=True)):
-            _score_panel(suite, axis, *place, cells)
-            if one and at % PANELS_ACROSS:
-                axis.set_ylabel("")
+    panels = list[Panel]()
+    for dataset, missing in dict.fromkeys((cell["dataset"], cell["missing"]) for cell in cells):
+        several = len(suite.parties_of(dataset)) > 1
+        here = [cell for cell in cells if cell.matches(dataset=dataset, missing=missing)]
+        for time in (False, True) if several else (False,):
+            panels.append(_score_panel(suite, dataset, missing, here, cells, time))
+    timed = any(panel.is_y_log for panel in panels)
+    if len({cell["dataset"] for cell in cells}) > 1 or timed:
+        return PanelFigure(panels=panels, across=2) if timed else PanelFigure(panels=panels)
+    return PanelFigure(panels=panels, same_y="all")
 
 
 def _score_panel(
-    suite: MissingBlocksSuite, axis: Axes, dataset: str, missing: str, time: bool, cells: Sequence[Cell]
-) -> None:  # fmt: skip
+    suite: MissingBlocksSuite, dataset: str, missing: str, here: Sequence[Cell], cells: Sequence[Cell], time: bool
+) -> Panel:
+    """Return the panel of a training mechanism: the scores, or with ``time`` the times of an epoch."""
     entry, several = suite.datasets[dataset], suite.parties_of(dataset)
-    by_parties = len(several) > 1
-    for place, (method, of) in enumerate(entry.methods.items()):
-        here = [cell for cell in cells if cell.matches(dataset=dataset, missing=missing, method=method)]
-        if here:
-            scores = [cell.mean_spread(SCORE) for cell in here]
-            axis.errorbar(
-                [cell["parties" if by_parties else "test"] for cell in here],
-                [cell.mean("epoch_seconds") for cell in here] if time else [mean for mean, _ in scores],
-                None if time else [spread for _, spread in scores],
-                label=_label(of.title, method, cells), marker="o", ms=3, capsize=2, color=f"C{place}",
-            )  # fmt: skip
-    axis.set_title(f"{dataset}, missing in training: {missing}")
-    axis.set_xlabel("parties" if by_parties else "missing at test")
-    axis.set_ylabel("CPU seconds of an epoch" if time else entry.unit)
-    if by_parties:
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(several, [str(parties) for parties in several])
-    if time:
-        axis.set_yscale("log")
-    axis.tick_params(axis="x", labelsize=7)
+    by_parties, curves = len(several) > 1, list[Curve]()
+    for place, method in enumerate(entry.methods):
+        if drawn := [cell for cell in here if cell["method"] == method]:
+            spreads = [cell.mean_spread() for cell in drawn]
+            curves.append(Curve(
+                label=_label(suite, drawn, cells), color=f"C{place}",
+                x=[cell["parties" if by_parties else "test"] for cell in drawn],
+                y=[cell.mean("epoch_seconds") for cell in drawn] if time else [mean for mean, _ in spreads],
+                spread=() if time else [spread for _, spread in spreads],
+            ))  # fmt: skip
+    return Panel(
+        title=f"{dataset}, missing in training: {missing}", curves=curves, tick_size=7, is_y_log=time,
+        x_label="parties" if by_parties else "missing at test",
+        y_label="CPU seconds of an epoch" if time else entry.unit, x_base=2 if by_parties else 0,
+        ticks={parties: str(parties) for parties in several} if by_parties else None,
+    )  # fmt: skip
 
 
-def plot_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) -> None:
-    """Draw each method's ratio against the test mechanism, in a panel for each data set that has ratios.
-
-    A ratio is the score after training with more missing blocks, in per cent of the score after training with fewer.
-    """
-    own, pairs = results.ratios(suite, cells), results.training_pairs(suite, cells)
-    datasets = [dataset for dataset in suite.datasets if any(place[0] == dataset for place in own)]
-    if not datasets:
-        return
+def ratio_figure(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> PanelFigure:
+    """Return a figure of each method's ratio against the test mechanism: a panel for each data set that has ratios."""
+    measured, pairs, panels = results.ratios(suite, cells), results.training_pairs(suite, cells), list[Panel]()
     less, more = suite.train_missing[0], suite.train_missing[-1]
-    with panels(len(datasets), path, size=(6.2, 4.4), across=2) as axes:
-        for axis, dataset in zip(axes, datasets, strict=True):
-            here = [cell for place, pair in pairs.items() if place[0] == dataset for cell in pair]
-            for place, (method, entry) in enumerate(suite.datasets[dataset].methods.items()):
-                x = [test for test in suite.test_missing if (dataset, method, test) in own]
-                if x:
-                    y = [own[dataset, method, test] for test in x]
-                    label = _label(entry.title, method, here)
-                    axis.plot(x, y, label=label, marker="o", ms=3, color=f"C{place}")
-            # Scores at the line are as good as after training with fewer missing blocks.
-            axis.axhline(100, color="grey", linewidth=0.8, linestyle="--")
-            axis.set_title(f"{dataset}, trained under {more} over trained under {less}")
-            axis.set_xlabel("missing at test")
-            axis.set_ylabel("ratio, %")
-            axis.tick_params(axis="x", labelsize=7)
+    for dataset in dict.fromkeys(place[0] for place in measured):
+        here, curves = [cell for place, pair in pairs.items() if place[0] == dataset for cell in pair], list[Curve]()
+        for place, method in enumerate(suite.datasets[dataset].methods):
+            if tests := [test for test in suite.test_missing if (dataset, method, test) in measured]:
+                label = _label(suite, [cell for cell in here if cell["method"] == method], here)
+                y = [measured[dataset, method, test] for test in tests]
+                curves.append(Curve(label=label, x=tests, y=y, color=f"C{place}"))
+        # Scores at the level are as good as after training with fewer missing blocks.
+        panels.append(Panel(title=f"{dataset}, trained under {more} over trained under {less}", curves=curves,
+                            x_label="missing at test", y_label="ratio, %", level=100, tick_size=7))  # fmt: skip
+    return PanelFigure(panels=panels, size=(6.2, 4.4), across=2)
 
 
-def _label(title: str, method: str, cells: Sequence[Cell]) -> str:
-    """Return a method's name for the legend, with the method's seeds if the methods differ in their seeds."""
-    here = [cell for cell in cells if cell["method"] == method]
-    return f"{title}; seeds: {_seeds_text(cell.seeds(SCORE) for cell in here)}" if _seeds_differ(cells) else title
+def _label(suite: MissingBlocksSuite, drawn: Sequence[Cell], cells: Sequence[Cell]) -> str:
+    """Return the name of the method of ``drawn`` for the legend, with its seeds if methods differ in their seeds."""
+    title, method = method_entry(suite, drawn[0]).title, drawn[0]["method"]
+    if len({frozenset(cell.seeds()) for cell in cells}) == 1:
+        return title
+    return f"{title}; seeds: {seeds_text(cell.seeds() for cell in cells if cell['method'] == method)}"

@@ -5,12 +5,12 @@ A block is a party's columns of a row.  A mechanism of missingness draws the blo
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import polars as pl
@@ -19,15 +19,14 @@ from numpy.typing import NDArray
 
 from anyparty import metrics
 from anyparty.api.model import Model
-from anyparty.artifacts.record import versions
 from anyparty.config import Encoder, Settings
 from anyparty.core.seeds import Seeds
-from anyparty.data import datasets
 from anyparty.data.datasets.dataset import Dataset
 from anyparty.data.missingness import DrawnMask, Mechanism, ScarceLabels, normalised
 from anyparty.experiments.compared_methods import compared_methods
 from anyparty.experiments.party_tables import LABELS, blocks_of, draw, federation, mechanism_of, tables
-from anyparty.experiments.suite import ALL, Selection, Suite, SuiteDataset, SuiteRun, select
+from anyparty.experiments.results import SCORE, Cell, Record, by_seed
+from anyparty.experiments.suite import Selection, Suite, SuiteDataset, SuiteRun, timed
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables import target
 from anyparty.tables.partition import views
@@ -61,33 +60,27 @@ class MissingBlocksRun(SuiteRun):
         """Return True if a stored record has a score for each test mechanism of this run."""
         return set(record.get("scores", ())) == set(self.tests)
 
-    def execute(self, data_dir: Path | None) -> dict[str, Any]:
-        """Train once and score under each test mechanism; return the record.
+    def train_and_score(self, data: Dataset, data_dir: Path | None) -> dict[str, Any]:  # noqa: ARG002
+        """Train once and score under each test mechanism.
 
         The federation is built as a user would build it: one table for each party, without the rows that this party
         lacks.
         """
-        torch.set_num_threads(1)  # one thread for each run, because runs execute in parallel
-        rows = load_rows(self, data_dir)
+        rows = split_rows(self, data)
         drawn = rows.draw_train(self.missing)
-        began, began_cpu = time.perf_counter(), time.process_time()
-        model = train(self, rows, drawn)
-        seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - began_cpu
+        with timed() as times:
+            model = train(self, rows, drawn)
         scores = {}
         for mechanism in self.tests:
             seen = rows.draw_test(mechanism)
             scores[mechanism] = score(model, rows, seen).to_json() | {"missing": seen.rate}
         return {
-            "run": vars(self) | {"key": self.key},
             "scores": scores,
             "missing": drawn.rate,
-            "seconds": seconds,
-            "cpu_seconds": cpu_seconds,
+            **times,
             "epochs": len(model.history),
             "best_epoch": model.best_epoch,
             "bytes_sent": sum(tally.bytes_sent for tally in model.ledger.flows.values()),
-            "data": rows.data.note,
-            "versions": versions(),
         }
 
 
@@ -153,15 +146,10 @@ class RunRows:
         return normalised(blocks, self.train[0]) if "mechanisms" in self.settings else blocks
 
 
-def load_rows(run: MissingBlocksRun, data_dir: Path | None) -> RunRows:
-    """Load a run's data set, and return its training and test rows cut for the run's parties.
-
-    Raises:
-        TableError: the data set is not found.
-    """
+def split_rows(run: MissingBlocksRun, data: Dataset) -> RunRows:
+    """Return the training and test rows of a data set, cut for the parties of a run."""
     seeds = Seeds(run.seed)
-    data = datasets.load(run.dataset, data_dir=data_dir, progress=False).split(seeds)
-    return RunRows(data, run.parties, run.settings, seeds)
+    return RunRows(data.split(seeds), run.parties, run.settings, seeds)
 
 
 def train(run: MissingBlocksRun, rows: RunRows, drawn: DrawnMask, watch: Callback | None = None) -> Model:
@@ -294,6 +282,8 @@ class MissingBlocksSuite(Suite):
 
     """
 
+    condition_names: ClassVar[tuple[str, ...]] = ("parties", "missing")
+
     kind: Literal["missing_blocks"] = "missing_blocks"
     parties: list[int] = []
     train_missing: list[str]
@@ -347,22 +337,22 @@ class MissingBlocksSuite(Suite):
         own = self.datasets[dataset].parties
         return self.parties if own is None else [own]
 
-    def runs(self, selection: Selection = ALL) -> Iterator[MissingBlocksRun]:
-        """Yield the selected runs, ordered by seed: one for each data set, number of parties, mechanism and method."""
-        known = dict.fromkeys(method for entry in self.datasets.values() for method in entry.methods)
-        wanted = select("method", selection.methods, known)
-        for seed in range(selection.seeds):
-            for dataset in self.selected_datasets(selection):
-                methods = self.datasets[dataset].methods
-                for parties in self.parties_of(dataset):
-                    for missing in select("mechanism", selection.missing, self.train_missing):
-                        for method in (each for each in methods if each in wanted):
-                            if parties <= (methods[method].most_parties or parties):
-                                yield self._run(dataset, method, parties, missing, seed, selection)
+    def methods_of(self, dataset: str) -> Mapping[str, MissingBlocksMethod]:
+        """Return the entries of a data set's methods, by name."""
+        return self.datasets[dataset].methods
 
-    def _run(
-        self, dataset: str, method: str, parties: int, missing: str, seed: int, selection: Selection
+    def conditions(self, dataset: str, method: str) -> Iterator[dict[str, Any]]:
+        """Yield each number of parties with which a method is run, with each training mechanism."""
+        for parties in self.parties_of(dataset):
+            if parties <= (self.datasets[dataset].methods[method].most_parties or parties):
+                for missing in self.train_missing:
+                    yield {"parties": parties, "missing": missing}
+
+    def run(
+        self, dataset: str, method: str, condition: Mapping[str, Any], seed: int, selection: Selection
     ) -> MissingBlocksRun:
+        """Return the run of a method with a number of parties and a training mechanism."""
+        missing = condition["missing"]
         entry = self.datasets[dataset]
         of = entry.methods[method]
         values = of.model_dump(exclude={"when", "title", "own", "beyond", "most_parties"}, exclude_none=True)
@@ -381,6 +371,28 @@ class MissingBlocksSuite(Suite):
             shared["mechanisms"] = {name: self.mechanisms[name] for name in (missing, *self.test_missing)}
         encoder = entry.encoder.model_dump() | values.pop("encoder")
         return MissingBlocksRun(
-            suite=self.folder_name, dataset=dataset, method=method, parties=parties, missing=missing,
-            tests=tuple(self.test_missing), seed=seed, settings={**shared, **values, "encoder": encoder},
+            suite=self.folder_name, dataset=dataset, method=method, **condition, tests=tuple(self.test_missing),
+            seed=seed, settings={**shared, **values, "encoder": encoder},
         )  # fmt: skip
+
+    def measure(self, place: Mapping[str, Any], records: Sequence[Record]) -> Iterator[Cell]:
+        """Yield a cell for each test mechanism.
+
+        The measures are the score in per cent; ``seconds``, the duration of the training; ``epoch_seconds``, the CPU
+        time of an epoch; ``missing_in_training`` and ``missing_at_test``, the shares of blocks that are missing.
+        """
+        metric = self.datasets[place["dataset"]].metric
+        paper = self.published.get(place["dataset"], {}).get(place["method"], {}).get(place["missing"])
+        for column, test in enumerate(self.test_missing):
+            yield Cell(facts={**place, "test": test, "paper": paper[column] if paper else None}, measures={
+                SCORE: by_seed((r, 100 * _metric(r["scores"][test], metric)) for r in records),
+                "seconds": by_seed((r, r["seconds"]) for r in records),
+                "epoch_seconds": by_seed((r, r["cpu_seconds"] / r["epochs"]) for r in records),
+                "missing_in_training": by_seed((r, r["missing"]) for r in records),
+                "missing_at_test": by_seed((r, r["scores"][test]["missing"]) for r in records),
+            })  # fmt: skip
+
+
+def _metric(scores: Mapping[str, Mapping[str, float | None]], metric: str) -> float:
+    value = scores["clients"].get(metric, scores["overall"].get(metric))
+    return math.nan if value is None else float(value)

@@ -10,29 +10,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
 
+from anyparty.core.figure_panels import Curve, Panel, PanelFigure
 from anyparty.experiments.one_exchange_suite import Claim, OneExchangeSuite
-from anyparty.experiments.output import (
-    Cell,
-    MeanSpread,
-    SuitePage,
-    bold,
-    by_condition,
-    by_seed,
-    csv_text,
-    fixed,
-    markdown_page,
-    markdown_table,
-    mean_spread,
-    panels,
-    with_spread,
-)
-from anyparty.experiments.suite import Records
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from anyparty.experiments.page import Score, SuitePage, csv_text, fixed, markdown_table, score_table, with_spread
+from anyparty.experiments.results import Cell, MeanSpread, Records, mean_spread
 
 FOLDS = "Mean of {folds} folds; mean ± standard deviation over the repeats."
 HELD_OUT = "{test} rows held out; mean ± standard deviation over the repeats."
@@ -42,14 +24,12 @@ COSTS = (
     "bytes by the formulas of appendix E, for the same run."
 )
 
-TableRow = tuple[str, Sequence[MeanSpread | None]]
-
 
 def page(suite: OneExchangeSuite, records: Records, run_facts: Mapping[str, str]) -> SuitePage:
     """Return the page of a suite for the records of its runs; ``run_facts`` are shown at the end of the page."""
-    cells = aggregate(suite, records)
-    return SuitePage(cells=cells, markdown=markdown_page(suite, cells, _body(suite, cells), run_facts),
-                     csv=_csv(suite, cells), draw=partial(plot, suite, cells))  # fmt: skip
+    cells = suite.read_cells(records)
+    return SuitePage(cells=cells, markdown=suite.markdown(cells, _body(suite, cells), run_facts),
+                     csv=_csv(suite, cells), figure=partial(figure, suite, cells))  # fmt: skip
 
 
 def _body(suite: OneExchangeSuite, cells: Sequence[Cell]) -> Iterator[str]:
@@ -72,41 +52,29 @@ def _scores(suite: OneExchangeSuite, here: Sequence[Cell], dataset: str) -> Iter
     entry = suite.datasets[dataset]
     heads = ["", *(f"{aligned:,} aligned" for aligned in entry.aligned)]
     if len(entry.widths) > 1:
-        means: list[TableRow] = [
-            (of.title, [over_widths(suite, here, dataset, method, aligned) for aligned in entry.aligned])
+        means = {
+            of.title: [_score(over_widths(suite, here, dataset, method, aligned)) for aligned in entry.aligned]
             for method, of in suite.methods.items()
-        ]
-        yield from [OVER_WIDTHS, "", *markdown_table(heads, _with_best(means)), ""]
+        }
+        yield from [OVER_WIDTHS, "", *score_table(heads, means, text_columns=1), ""]
     yield from [HELD_OUT.format(test=entry.test) if entry.test else FOLDS.format(folds=suite.folds), ""]
-    repeats = max(len(cell.seeds("score")) for cell in here)
-    if few := sum(len(cell.seeds("score")) < repeats for cell in here):
+    repeats = max(len(cell.seeds()) for cell in here)
+    whole = [cell for cell in here if len(cell.seeds()) == repeats]
+    if few := len(here) - len(whole):
         yield from [f"Left out: {few} cells that do not have {repeats} repeats yet, as the others have.", ""]
     for width in entry.widths:
-        rows: list[TableRow] = []
-        for method, of in suite.methods.items():
-            cells = [
-                next((cell for cell in here if cell.matches(method=method, width=width)
-                      and cell["aligned"] in {0, aligned} and len(cell.seeds("score")) == repeats), None)
-                for aligned in entry.aligned
-            ]  # fmt: skip
-            rows.append((of.title, [cell.mean_spread("score") if cell else None for cell in cells]))
-            if any(cell and cell["paper"] for cell in cells):
-                rows.append(("*paper*", [_paper_score(cell) if cell else None for cell in cells]))
-        yield from [f"{width} columns at the active party:", "", *markdown_table(heads, _with_best(rows)), ""]
+        rows = {
+            of.title: [next((_score(cell.mean_spread(), _paper_score(cell)) for cell in whole
+                             if cell.matches(method=method, width=width) and cell["aligned"] in {0, aligned}), None)
+                       for aligned in entry.aligned]
+            for method, of in suite.methods.items()
+        }  # fmt: skip
+        yield from [f"{width} columns at the active party:", "", *score_table(heads, rows, text_columns=1), ""]
 
 
-def _with_best(rows: Sequence[TableRow]) -> Iterator[list[str]]:
-    """Yield table rows as text; our best number of each column is bold, and rows without numbers are left out."""
-    measured = [values for title, values in rows if title != "*paper*"]
-    best = [
-        max((round(value[0], 1) for value in column if value), default=None) for column in zip(*measured, strict=True)
-    ]
-    for title, values in rows:
-        if any(values):
-            yield [title, *(
-                bold(with_spread(*value), title != "*paper*" and round(value[0], 1) == most) if value else ""
-                for value, most in zip(values, best, strict=True)
-            )]  # fmt: skip
+def _score(value: MeanSpread | None, paper: MeanSpread | None = None) -> Score | None:
+    """Return the score of a table; scores are compared as they are shown, with one decimal."""
+    return value and Score(mean=value[0], spread=value[1], paper=paper, compared=round(value[0], 1))
 
 
 def _paper_score(cell: Cell) -> MeanSpread | None:
@@ -140,84 +108,48 @@ def _csv(suite: OneExchangeSuite, cells: Sequence[Cell]) -> str:
              "bytes_by_formula", "paper_mean", "paper_std", "cpu_seconds"]  # fmt: skip
     return csv_text(names, (
         [cell["dataset"], cell["method"], cell["width"], cell["aligned"] or "any",
-         suite.datasets[cell["dataset"]].metric, *(fixed(value, 3) for value in cell.mean_spread("score")),
-         len(cell.seeds("score")), fixed(cell.mean("rounds"), 1), fixed(cell.mean("bytes"), 0),
+         suite.datasets[cell["dataset"]].metric, *(fixed(value, 3) for value in cell.mean_spread()),
+         len(cell.seeds()), fixed(cell.mean("rounds"), 1), fixed(cell.mean("bytes"), 0),
          fixed(cell.mean("formula_bytes"), 0), *(fixed(value, 1) for value in _paper_score(cell) or (None, None)),
          fixed(cell.mean("cpu_seconds"), 1)]
         for cell in cells
     ))  # fmt: skip
 
 
-def plot(suite: OneExchangeSuite, cells: Sequence[Cell], path: Path) -> None:
-    """Draw a panel for each data set: the scores with their spread over the numbers of columns, or the bytes sent.
+def figure(suite: OneExchangeSuite, cells: Sequence[Cell]) -> PanelFigure:
+    """Return a figure with a panel for each data set: the scores, or the bytes sent, by the number of aligned rows.
 
-    ``suite.shows`` selects scores or bytes.  The x axis has the numbers of aligned rows.
+    ``suite.shows`` selects scores or bytes. The spread of a score is over the numbers of columns.
     """
-    datasets = [name for name in suite.datasets if any(cell["dataset"] == name for cell in cells)]
-    with panels(len(datasets), path, size=(6, 3.8), along="y") as axes:
-        for axis, dataset in zip(axes, datasets, strict=True):
-            here = [cell for cell in cells if cell["dataset"] == dataset]
-            (_score_panel if suite.shows == "scores" else _bytes_panel)(axis, suite, here, dataset)
-            axis.set_title(dataset)
-            axis.set_xlabel("aligned rows")
+    draw = _score_panel if suite.shows == "scores" else _bytes_panel
+    panels = [draw(suite, [cell for cell in cells if cell["dataset"] == dataset], dataset)
+              for dataset in dict.fromkeys(cell["dataset"] for cell in cells)]  # fmt: skip
+    return PanelFigure(panels=panels, size=(6, 3.8), grid="y")
 
 
-def _score_panel(axis: Axes, suite: OneExchangeSuite, here: Sequence[Cell], dataset: str) -> None:
-    entry = suite.datasets[dataset]
+def _score_panel(suite: OneExchangeSuite, here: Sequence[Cell], dataset: str) -> Panel:
+    entry, curves = suite.datasets[dataset], list[Curve]()
     for place, (method, of) in enumerate(suite.methods.items()):
-        at = [(x, value) for x, rows in enumerate(entry.aligned)
-              if (value := over_widths(suite, here, dataset, method, rows)) is not None]  # fmt: skip
-        aside = 0.7 * ((place + 0.5) / len(suite.methods) - 0.5)
-        axis.errorbar([x + aside for x, _ in at], [mean for _, (mean, _) in at], [spread for _, (_, spread) in at],
-                      fmt="o", ms=4, capsize=2, color=f"C{place}", label=of.title)  # fmt: skip
-    axis.set_xticks(range(len(entry.aligned)), [f"{rows:,}" for rows in entry.aligned])
-    axis.set_ylabel(entry.unit)
+        points = [(x, *value) for x, rows in enumerate(entry.aligned)
+                  if (value := over_widths(suite, here, dataset, method, rows)) is not None]  # fmt: skip
+        shift = 0.7 * ((place + 0.5) / len(suite.methods) - 0.5)
+        curves.append(Curve(label=of.title, x=[x + shift for x, *_ in points], y=[mean for _, mean, _ in points],
+                            spread=[spread for *_, spread in points], color=f"C{place}",
+                            marks={"fmt": "o", "ms": 4, "capsize": 2}))  # fmt: skip
+    return Panel(title=dataset, x_label="aligned rows", y_label=entry.unit, curves=curves,
+                 ticks={x: f"{rows:,}" for x, rows in enumerate(entry.aligned)})  # fmt: skip
 
 
-def _bytes_panel(axis: Axes, suite: OneExchangeSuite, here: Sequence[Cell], dataset: str) -> None:
-    width = suite.datasets[dataset].widths[0]
+def _bytes_panel(suite: OneExchangeSuite, here: Sequence[Cell], dataset: str) -> Panel:
+    width, curves = suite.datasets[dataset].widths[0], list[Curve]()
     for place, (method, of) in enumerate(suite.methods.items()):
         cells = sorted((cell for cell in here if cell.matches(method=method, width=width)), key=lambda c: c["aligned"])
         for measure, style, source in (("bytes", "-o", "sent"), ("formula_bytes", "--", "by formula")):
-            at = [(cell["aligned"], cell.mean(measure) / 1e6) for cell in cells if cell.seeds(measure)]
-            if at:
-                axis.plot(*zip(*at, strict=True), style, ms=4, color=f"C{place}", label=f"{of.title}, {source}")
-    axis.set_yscale("log")
-    axis.set_ylabel("MB")
-
-
-def aggregate(suite: OneExchangeSuite, records: Records) -> list[Cell]:
-    """Return one cell for each data set, method, number of columns and number of aligned rows with runs.
-
-    The measures of a cell are ``score`` in per cent; ``rounds`` and ``bytes`` of the method's own messages;
-    ``formula_rounds`` and ``formula_bytes`` by the paper's formula, for the runs that the formula covers; and
-    ``cpu_seconds`` of the training.
-    """
-    groups = by_condition(records, ["dataset", "method", "width", "aligned"])
-    cells = []
-    for dataset, entry in suite.datasets.items():
-        for method in suite.methods:
-            for width in entry.widths:
-                for aligned in (0, *entry.aligned):
-                    found = groups.get((dataset, method, width, aligned), [])
-                    costs = [(record, record.get("costs", {"sent": [], "published": []})) for record in found]
-                    covered = [(record, cost) for record, cost in costs if cost["published"]]
-                    if found:
-                        cells.append(Cell(
-                            facts={"dataset": dataset, "method": method, "width": width, "aligned": aligned,
-                                   "paper": suite.published.get(dataset, {}).get(method, {}).get(aligned)},
-                            measures={
-                                "score": by_seed((r, 100 * r["score"]) for r in found),
-                                "rounds": by_seed((r, sum(s["rounds"] for s in c["sent"])) for r, c in costs),
-                                "bytes": by_seed((r, sum(s["bytes_sent"] for s in c["sent"])) for r, c in costs),
-                                "formula_rounds": by_seed(
-                                    (r, sum(s["rounds"] for s in c["published"])) for r, c in covered),
-                                "formula_bytes": by_seed(
-                                    (r, sum(s["bytes_sent"] for s in c["published"])) for r, c in covered),
-                                "cpu_seconds": by_seed((r, r["cpu_seconds"]) for r in found),
-                            },
-                        ))  # fmt: skip
-    return cells
+            if sent := [cell for cell in cells if cell.seeds(measure)]:
+                curves.append(Curve(label=f"{of.title}, {source}", x=[cell["aligned"] for cell in sent],
+                                    y=[cell.mean(measure) / 1e6 for cell in sent], color=f"C{place}",
+                                    marks={"fmt": style, "ms": 4}))  # fmt: skip
+    return Panel(title=dataset, x_label="aligned rows", y_label="MB", is_y_log=True, curves=curves)
 
 
 def over_widths(
@@ -229,11 +161,11 @@ def over_widths(
     columns. With fewer columns the task is harder, so a mean over only some numbers of columns would be biased. If only
     the active party runs the method, the result does not depend on ``aligned``, the number of aligned rows.
     """
-    repeats = max((len(cell.seeds("score")) for cell in cells if cell["dataset"] == dataset), default=0)
+    repeats = max((len(cell.seeds()) for cell in cells if cell["dataset"] == dataset), default=0)
     means = {
-        cell["width"]: cell.mean("score") for cell in cells
+        cell["width"]: cell.mean() for cell in cells
         if cell.matches(dataset=dataset, method=method) and cell["aligned"] in {0, aligned}
-        and len(cell.seeds("score")) == repeats
+        and len(cell.seeds()) == repeats
     }  # fmt: skip
     return mean_spread(list(means.values())) if means.keys() >= set(suite.datasets[dataset].widths) else None
 

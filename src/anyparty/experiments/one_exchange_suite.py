@@ -8,27 +8,24 @@ instead, on test rows that are used for nothing else.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import polars as pl
-import torch
 from pydantic import model_validator
 
 from anyparty.api.federation import Federation
 from anyparty.api.model import Model
-from anyparty.artifacts.record import versions
 from anyparty.config import Encoder, Settings
 from anyparty.core.seeds import Seeds
-from anyparty.data import datasets
 from anyparty.data.datasets import Dataset
 from anyparty.errors import ConfigError
 from anyparty.experiments.party_tables import by_columns
-from anyparty.experiments.suite import ALL, Selection, Suite, SuiteDataset, SuiteRun, select
+from anyparty.experiments.results import SCORE, Cell, Record, by_seed
+from anyparty.experiments.suite import Selection, Suite, SuiteDataset, SuiteRun, timed
 from anyparty.methods.encoder_check import Scale, cross_validated
 from anyparty.networks.optimizer import Optimizer
 
@@ -54,29 +51,16 @@ class OneExchangeRun(SuiteRun):
         """A readable name of the run: data set, method, numbers of columns and aligned rows, seed."""
         return f"{self.dataset}-{self.method}-c{self.width}-a{self.aligned}-s{self.seed}"
 
-    def is_complete(self, record: Mapping[str, Any]) -> bool:
-        """Return True if a stored record has the score of this run."""
-        return "score" in record
-
-    def execute(self, data_dir: Path | None) -> dict[str, Any]:
-        """Train and score the method; return the record with the score, the costs and the duration.
+    def train_and_score(self, data: Dataset, data_dir: Path | None) -> dict[str, Any]:  # noqa: ARG002
+        """Train and score the method; return the score, the costs and the duration.
 
         Raises:
             ConfigError: the data set has too few rows, or it lacks a column of the suite.
         """
-        torch.set_num_threads(1)  # one thread for each run, because runs execute in parallel
-        data = datasets.load(self.dataset, data_dir=data_dir, progress=False)
         frames, test = party_frames(self, data)
-        began, began_cpu = time.perf_counter(), time.process_time()
-        scores = _columns(self, frames) if self.settings["reads"] == "columns" else _trained(self, frames, test)
-        return {
-            "run": vars(self) | {"key": self.key},
-            **scores,
-            "seconds": time.perf_counter() - began,
-            "cpu_seconds": time.process_time() - began_cpu,
-            "data": data.note,
-            "versions": versions(),
-        }
+        with timed() as times:
+            scores = _columns(self, frames) if self.settings["reads"] == "columns" else _trained(self, frames, test)
+        return scores | times
 
 
 def party_frames(run: OneExchangeRun, data: Dataset) -> tuple[Frames, Frames]:
@@ -264,6 +248,8 @@ class OneExchangeSuite(Suite):
 
     """
 
+    condition_names: ClassVar[tuple[str, ...]] = ("width", "aligned")
+
     kind: Literal["one_exchange"] = "one_exchange"
     shows: Literal["scores", "costs"] = "scores"
     folds: int = 10
@@ -295,20 +281,21 @@ class OneExchangeSuite(Suite):
         """The share of the work that a quick run does, as a text for the page."""
         return f"1/{QUICK} of the epochs"
 
-    def runs(self, selection: Selection = ALL) -> Iterator[OneExchangeRun]:
-        """Yield the runs of the selected data sets and methods, ordered by seed; every seed has the same runs."""
-        wanted = select("method", selection.methods, self.methods)
-        for seed in range(selection.seeds):
-            for dataset in self.selected_datasets(selection):
-                entry = self.datasets[dataset]
-                for width in entry.widths:
-                    for method in wanted:
-                        for aligned in [0] if self.methods[method].alone else entry.aligned:
-                            yield self._run(dataset, method, width, aligned, seed, selection)
+    def methods_of(self, dataset: str) -> Mapping[str, OneExchangeMethod]:  # noqa: ARG002
+        """Return the entries of the methods, which are the same for all data sets."""
+        return self.methods
 
-    def _run(
-        self, dataset: str, method: str, width: int, aligned: int, seed: int, selection: Selection
+    def conditions(self, dataset: str, method: str) -> Iterator[dict[str, Any]]:
+        """Yield each number of the active party's columns with each number of aligned rows."""
+        entry = self.datasets[dataset]
+        for width in entry.widths:
+            for aligned in [0] if self.methods[method].alone else entry.aligned:
+                yield {"width": width, "aligned": aligned}
+
+    def run(
+        self, dataset: str, method: str, condition: Mapping[str, Any], seed: int, selection: Selection
     ) -> OneExchangeRun:
+        """Return the run of a method with a number of columns and a number of aligned rows."""
         entry, of = self.datasets[dataset], self.methods[method]
         device = {"device": selection.device} if selection.device != "cpu" else {}
         train = {**self.train, "batch_size": entry.batch_size, **of.train, **device}
@@ -317,9 +304,26 @@ class OneExchangeSuite(Suite):
         settings = {
             **of.model_dump(exclude={"title", "alone", "train"}), "train": train, "folds": self.folds,
             "test": entry.test, "metric": entry.metric, "rows": entry.rows,
-            "names": entry.columns[len(entry.columns) - width :],
+            "names": entry.columns[len(entry.columns) - condition["width"] :],
             "encoders": {name: each.model_dump() for name, each in self.encoders.items()},
             "optimizer": asdict(self.optimizer),
         }  # fmt: skip
-        return OneExchangeRun(suite=self.name, dataset=dataset, method=method, seed=seed, width=width, aligned=aligned,
-                   settings=settings)  # fmt: skip
+        return OneExchangeRun(suite=self.name, dataset=dataset, method=method, seed=seed, **condition,
+                              settings=settings)  # fmt: skip
+
+    def measure(self, place: Mapping[str, Any], records: Sequence[Record]) -> Iterator[Cell]:
+        """Yield one cell.
+
+        The measures are the score in per cent; ``rounds`` and ``bytes`` of the method's own messages;
+        ``formula_rounds`` and ``formula_bytes`` by the paper's formula, for the runs that the formula covers; and
+        ``cpu_seconds`` of the training.
+        """
+        paper = self.published.get(place["dataset"], {}).get(place["method"], {}).get(place["aligned"])
+        costs = [(record, record.get("costs", {"sent": [], "published": []})) for record in records]
+        covered = [(record, cost) for record, cost in costs if cost["published"]]
+        sums = {prefix + name: by_seed((record, sum(each[key] for each in cost[source])) for record, cost in pairs)
+                for prefix, source, pairs in (("", "sent", costs), ("formula_", "published", covered))
+                for name, key in (("rounds", "rounds"), ("bytes", "bytes_sent"))}  # fmt: skip
+        scores = by_seed((record, 100 * record["score"]) for record in records)
+        times = by_seed((record, record["cpu_seconds"]) for record in records)
+        yield Cell(facts={**place, "paper": paper}, measures={SCORE: scores, **sums, "cpu_seconds": times})

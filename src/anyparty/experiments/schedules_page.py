@@ -10,30 +10,17 @@ import math
 import statistics
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise, product
+from typing import Any, cast
 
 import numpy as np
 
-from anyparty.experiments.output import (
-    Cell,
-    SuitePage,
-    bold,
-    by_seed,
-    csv_text,
-    markdown_page,
-    markdown_table,
-    panels,
-    with_spread,
-)
+from anyparty.core.figure_panels import Curve, Panel, PanelFigure
+from anyparty.experiments.page import SuitePage, bold, csv_text, markdown_table, with_spread
+from anyparty.experiments.results import Cell, Record, Records, by_seed
 from anyparty.experiments.schedules_suite import SchedulesSuite
-from anyparty.experiments.suite import Records
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from numpy.typing import NDArray
 
 TITLE_LETTERS = 50  # maximum number of letters of a title above a panel
 MARGIN = 1.02  # end of the x axis, as a multiple of the last time at which a curve reaches the target
@@ -54,8 +41,8 @@ CHOICE = (
 def page(suite: SchedulesSuite, records: Records, run_facts: Mapping[str, str]) -> SuitePage:
     """Return the page of a suite for the records of its runs; ``run_facts`` are shown at the end of the page."""
     cells = aggregate(suite, records)
-    return SuitePage(cells=cells, markdown=markdown_page(suite, cells, _body(suite, records, cells), run_facts),
-                     csv=_csv(cells), draw=partial(plot, suite, records))  # fmt: skip
+    return SuitePage(cells=cells, markdown=suite.markdown(cells, _body(suite, records, cells), run_facts),
+                     csv=_csv(cells), figure=partial(figure, suite, records))  # fmt: skip
 
 
 def _body(suite: SchedulesSuite, records: Records, cells: Sequence[Cell]) -> Iterator[str]:
@@ -156,75 +143,57 @@ def _csv(cells: Sequence[Cell]) -> str:
     ))  # fmt: skip
 
 
-def plot(suite: SchedulesSuite, records: Records, path: Path) -> None:
-    """Draw the held-out score against time: a row of panels for each data set and case, a panel for each latency.
+def figure(suite: SchedulesSuite, records: Records) -> PanelFigure:
+    """Return a figure of the held-out score against time: a row for each data set and case, a panel for each latency.
 
     A curve is the mean over seeds, with a band of one standard deviation. Runs that diverged are left out. In this case
     a legend in the panel gives the number of seeds that are drawn.
     """
     rates, targets, wide = suite.chosen_rates(records), suite.targets(records), len(suite.latencies)
-    rows = [(dataset, case) for dataset in suite.datasets for case in suite.cases
-            if any(place[:2] == (dataset, case) for place in rates)]  # fmt: skip
-    with panels(wide * len(rows), path, across=wide, size=(4.2, 3.2), same_y="row") as axes:
-        for place, axis in enumerate(axes):
-            (dataset, case), latency = rows[place // wide], suite.latencies[place % wide]
-            found = {
-                name: list(runs_at(suite, records, dataset, case, name, rates[dataset, case, name].rate, latency))
-                for name in suite.algorithms if (dataset, case, name) in rates
-            }  # fmt: skip
-            _panel(suite, axis, found, latency, targets.get((dataset, suite.cases[case].parties)))
-            axis.set_xlabel(f"time units, latency {latency:g}")
-            if place % wide == 0:  # the title of a row of panels stands above its first panel
-                axis.set_title(textwrap.fill(f"{dataset}, {suite.cases[case].title}", TITLE_LETTERS * wide))
-                axis.set_ylabel("accuracy on held-out rows, %")
+    panels = list[Panel]()
+    for dataset, (case, entry) in product(suite.datasets, suite.cases.items()):
+        for latency in suite.latencies if any(place[:2] == (dataset, case) for place in rates) else ():
+            found = {name: list(runs_at(suite, records, dataset, case, name, rates[dataset, case, name].rate, latency))
+                     for name in suite.algorithms if (dataset, case, name) in rates}  # fmt: skip
+            title = "" if len(panels) % wide else textwrap.fill(f"{dataset}, {entry.title}", TITLE_LETTERS * wide)
+            panels.append(_panel(suite, title, found, latency, targets.get((dataset, entry.parties))))
+    return PanelFigure(panels=panels, across=wide, size=(4.2, 3.2), same_y="row")
 
 
 def _panel(
-    suite: SchedulesSuite, axis: Axes, runs: Mapping[str, Sequence[Record]], latency: float, target: float | None
-) -> None:
-    """Draw the curves of all algorithms and the target, up to the time at which the last curve reaches the target."""
-    converged = {name: [record for record in of if not record["diverged"]] for name, of in runs.items()}
-    curves = [_curve(suite, axis, name, of, latency) for name, of in converged.items() if of]
-    ends = [float(np.median([x[-1] for x, _ in curves]))] if curves else []
+    suite: SchedulesSuite, title: str, runs: Mapping[str, Sequence[Record]], latency: float, target: float | None
+) -> Panel:
+    """Return the panel with the curves of all algorithms, up to the time at which the last curve reaches the target."""
+    converged = {name: [record for record in found if not record["diverged"]] for name, found in runs.items()}
+    curves = [_curve(suite, name, found, latency) for name, found in converged.items() if found]
+    ends = [float(np.median([curve.x[-1] for curve in curves]))] if curves else []
     if target is not None:
-        axis.axhline(100 * target, color="grey", linewidth=0.8, linestyle="--")
-        reached = [_mean_time(suite, of, target, latency) for of in runs.values()]
-        reached += [x[np.argmax(mean >= 100 * target)] for x, mean in curves if (mean >= 100 * target).any()]
-        ends += [MARGIN * time for time in reached if time is not None]
-    if ends:
-        axis.set_xlim(0, max(ends))
-    fewer = {f"{suite.algorithms[name].title}: {len(of)} of {len(runs[name])} seeds, the others diverged": name
-             for name, of in converged.items() if len(of) < len(runs[name])}  # fmt: skip
-    if fewer:
-        lines = [axis.plot([], [], color=_color(suite, name))[0] for name in fewer.values()]
-        axis.legend(lines, list(fewer), loc="lower right", fontsize=7)
+        reached = [[time for record in found if (time := time_to_target(suite, record, target, latency)) is not None]
+                   for found in runs.values()]  # fmt: skip
+        ends += [MARGIN * statistics.fmean(each) for each in reached if each]
+        ends += [MARGIN * next(x for x, y in zip(curve.x, curve.y, strict=True) if y >= 100 * target)
+                 for curve in curves if max(curve.y) >= 100 * target]  # fmt: skip
+    notes = {f"{suite.algorithms[name].title}: {len(found)} of {len(runs[name])} seeds, the others diverged":
+             _color(suite, name) for name, found in converged.items() if len(found) < len(runs[name])}  # fmt: skip
+    return Panel(
+        title=title, x_label=f"time units, latency {latency:g}", y_label="accuracy on held-out rows, %", curves=curves,
+        level=None if target is None else 100 * target, x_end=max(ends, default=None), notes=notes,
+    )  # fmt: skip
 
 
-def _mean_time(suite: SchedulesSuite, runs: Sequence[Record], target: float, latency: float) -> float | None:
-    """Return the mean time until the target, over the runs that reach the target; ``None`` if no run reaches it."""
-    reached = [time for record in runs if (time := time_to_target(suite, record, target, latency)) is not None]
-    return statistics.fmean(reached) if reached else None
-
-
-def _curve(
-    suite: SchedulesSuite, axis: Axes, name: str, runs: Sequence[Record], latency: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Draw one algorithm's mean curve over seeds; return the curve's times and its scores in per cent."""
+def _curve(suite: SchedulesSuite, name: str, runs: Sequence[Record], latency: float) -> Curve:
+    """Return one algorithm's mean curve over seeds; the scores are in per cent."""
     x = np.mean([times(suite, record, latency) for record in runs], axis=0)
     y = 100 * np.array([scores(record) for record in runs])
     mean, spread = y.mean(axis=0), y.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(x))
-    color, (low, high) = _color(suite, name), np.clip([mean - spread, mean + spread], 0, 100)
-    axis.plot(x, mean, label=suite.algorithms[name].title, linewidth=1.2, marker="o", markersize=2, color=color)
-    axis.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
-    return x, mean
+    return Curve(label=suite.algorithms[name].title, x=x.tolist(), y=mean.tolist(), color=_color(suite, name),
+                 band=np.clip([mean - spread, mean + spread], 0, 100).tolist(),
+                 marks={"linewidth": 1.2, "marker": "o", "markersize": 2})  # fmt: skip
 
 
 def _color(suite: SchedulesSuite, name: str) -> str:
     """Return an algorithm's color, the same in all panels."""
     return f"C{list(suite.algorithms).index(name)}"
-
-
-Record = Mapping[str, Any]
 
 
 def runs_at(
@@ -293,24 +262,19 @@ def aggregate(suite: SchedulesSuite, records: Records) -> list[Cell]:
         trace_restarts: how often the trace of CPU use started again, for the seeds that did not diverge.
     """
     rates, targets, cells = suite.chosen_rates(records), suite.targets(records), list[Cell]()
-    for dataset in suite.datasets:
-        for case, entry in suite.cases.items():
-            target = targets.get((dataset, entry.parties))
-            for place, latency in enumerate(suite.latencies):
-                paper = {name: tuple(each[place]) for name, each in suite.published.get(case, {}).items()}
-                group: dict[str, tuple[dict[str, Any], dict[str, dict[int, float]]]] = {}
-                for method in suite.algorithms:
-                    chosen = rates.get((dataset, case, method))
-                    if chosen is None or target is None:
-                        continue
-                    if found := list(runs_at(suite, records, dataset, case, method, chosen.rate, latency)):
-                        facts = {"dataset": dataset, "case": case, "method": method, "latency": latency,
-                                 "rate": chosen.rate, "at_an_end": chosen.at_an_end, "target": target,
-                                 **_published(paper, method, suite.beside)}  # fmt: skip
-                        group[method] = facts, _measures(suite, found, target, latency)
-                beside = group[suite.beside][1]["time"] if suite.beside in group else {}
-                cells += [Cell(facts=facts | {"ratio": _ratio(measures["time"], beside)}, measures=measures)
-                          for facts, measures in group.values()]  # fmt: skip
+    for dataset, (case, entry), latency in product(suite.datasets, suite.cases.items(), suite.latencies):
+        target, group = targets.get((dataset, entry.parties)), list[Cell]()
+        column = suite.latencies.index(latency)
+        paper = {name: tuple(each[column]) for name, each in suite.published.get(case, {}).items()}
+        for method in suite.algorithms if target is not None else ():
+            chosen = rates.get((dataset, case, method))
+            if chosen and (found := list(runs_at(suite, records, dataset, case, method, chosen.rate, latency))):
+                facts = {"dataset": dataset, "case": case, "method": method, "latency": latency, "rate": chosen.rate,
+                         "at_an_end": chosen.at_an_end, "target": target,
+                         **_published(paper, method, suite.beside)}  # fmt: skip
+                group.append(Cell(facts=facts, measures=_measures(suite, found, cast("float", target), latency)))
+        beside = next((cell.measures["time"] for cell in group if cell["method"] == suite.beside), {})
+        cells += [replace(cell, facts={**cell.facts, "ratio": _ratio(cell.measures["time"], beside)}) for cell in group]
     return cells
 
 

@@ -18,24 +18,22 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
-from anyparty.artifacts.record import versions
 from anyparty.config import Encoder, Settings
-from anyparty.config.method_factory import schedule
 from anyparty.config.method_factory import schedule as schedule_by_name
 from anyparty.core.seeds import Seeds
-from anyparty.data import datasets
+from anyparty.data.datasets import Dataset
 from anyparty.errors import Diverged
 from anyparty.experiments.party_tables import LABELS, blocks_of, federation, tables
-from anyparty.experiments.suite import ALL, Records, Selection, Suite, SuiteDataset, SuiteRun, select
+from anyparty.experiments.results import Records
+from anyparty.experiments.suite import ALL, Selection, Suite, SuiteDataset, SuiteRun, select, timed
 from anyparty.methods.schedules.flex import greatest
 from anyparty.methods.schedules.virtual_clock import VirtualClock, google_trace
 from anyparty.networks.optimizer import Optimizer
@@ -63,50 +61,39 @@ class SchedulesRun(SuiteRun):
         case = self.case.replace(" ", "-")
         return f"{self.dataset}-{case}-{self.method}-l{self.latency:g}-r{self.rate:g}-s{self.seed}"
 
-    def execute(self, data_dir: Path | None) -> dict[str, Any]:
-        """Train once; return the record with the loss, score and clock after each epoch, and the test score.
+    def train_and_score(self, data: Dataset, data_dir: Path | None) -> dict[str, Any]:
+        """Train once; return the loss, score and clock after each epoch, and the test score.
 
         A training that diverges is a result, too. Its curve ends with the last finished epoch.
         """
-        torch.set_num_threads(1)  # one thread for each run, because runs execute in parallel
         seeds, settings, case = Seeds(self.seed), self.settings, self.settings["case"]
-        data = datasets.load(self.dataset, data_dir=data_dir, progress=False).split(seeds)
+        data = data.split(seeds)
         assert data.X_test is not None
         assert data.y_test is not None
         pick = np.arange(len(data.X_train))
         if settings["rows"]:
             pick = np.sort(seeds.numpy("rows").permutation(len(pick))[: settings["rows"]])
-        parts = [(data.X_train[pick], data.y_train[pick]), (data.X_test, data.y_test)]
         shared = settings.get("schedule", {}).get("labels") == "shared"
         train, test = (
             tables(blocks_of(X, settings["cut"], case["parties"]), y, np.ones((len(y), case["parties"]), bool),
                    shared=shared)
-            for X, y in parts
+            for X, y in ((data.X_train[pick], data.y_train[pick]), (data.X_test, data.y_test))
         )  # fmt: skip
         curve, diverged, score = CurveRecorder(settings["metric"]), "", None
-        began, began_cpu = time.perf_counter(), time.process_time()
-        try:
-            model = federation(train, scale=settings["scale"]).train(
-                settings["name"], parameters=settings["parameters"],
-                encoder=Encoder.model_validate(settings["encoder"]).make(), epochs=settings["epochs"],
-                batch_size=settings["batch_size"], seed=self.seed, validation=settings["held_out"], test=0.0,
-                patience=None, score_training=0, keep="last", watch=curve,
-                **_schedule_arguments(self, seeds, data_dir),
-                **({"device": settings["device"]} if "device" in settings else {}),
-            )  # fmt: skip
-            score = model.evaluate(test).overall[settings["metric"]]
-        except Diverged as error:
-            diverged = str(error)
-        return {
-            "run": vars(self) | {"key": self.key},
-            "curve": curve.points,
-            "test": score,
-            "diverged": diverged,
-            "seconds": time.perf_counter() - began,
-            "cpu_seconds": time.process_time() - began_cpu,
-            "data": data.note,
-            "versions": versions(),
-        }
+        with timed() as times:
+            try:
+                model = federation(train, scale=settings["scale"]).train(
+                    settings["name"], parameters=settings["parameters"],
+                    encoder=Encoder.model_validate(settings["encoder"]).make(), epochs=settings["epochs"],
+                    batch_size=settings["batch_size"], seed=self.seed, validation=settings["held_out"], test=0.0,
+                    patience=None, score_training=0, keep="last", watch=curve,
+                    **_schedule_arguments(self, seeds, data_dir),
+                    **({"device": settings["device"]} if "device" in settings else {}),
+                )  # fmt: skip
+                score = model.evaluate(test).overall[settings["metric"]]
+            except Diverged as error:
+                diverged = str(error)
+        return {"curve": curve.points, "test": score, "diverged": diverged, **times}
 
 
 class CurveRecorder(Callback):
@@ -228,7 +215,7 @@ class AlgorithmEntry(Settings):
 
         The latency then changes the order of the parties.
         """
-        return schedule(**self.schedule)[0].at_once
+        return schedule_by_name(**self.schedule)[0].at_once
 
 
 class ReferenceEntry(Settings):
@@ -293,20 +280,27 @@ class SchedulesSuite(Suite):
         """The share of the work that a quick run does, as a text for the page."""
         return "a tenth of the epochs and two learning rates of the search"
 
+    def methods_of(self, dataset: str) -> Mapping[str, AlgorithmEntry]:  # noqa: ARG002
+        """Return the entries of the algorithms, which are the same for all data sets."""
+        return self.algorithms
+
     def runs(self, selection: Selection = ALL) -> Iterator[SchedulesRun]:
         """Yield the runs of the first step: the reference, and each algorithm with seed 0 at each learning rate.
 
         A quick selection has a tenth of the epochs, and only two rates from the middle of the grid.
         """
         wanted = select("method", selection.methods, self.algorithms)
+        named = {self.algorithms[name].rate_of or name for name in wanted}  # algorithms whose rates are searched
         for dataset in self.selected_datasets(selection):
             for parties in dict.fromkeys(case.parties for case in self.cases.values()):
                 for seed in range(selection.seeds):
                     yield self._reference(dataset, parties, seed, selection)
             for case in self.cases:
-                for name in self._searched(wanted):
-                    for rate in self._grid(dataset, name, selection):
-                        yield self._run(dataset, case, name, rate, 0, self.search_latency, selection)
+                for name in (each for each in self.algorithms if each in named):
+                    grid = self.algorithms[name].rates or self.datasets[dataset].rates or self.rates
+                    for rate in grid[len(grid) // 2 :][:2] if selection.quick else grid:
+                        condition = {"case": case, "rate": rate, "latency": self.search_latency}
+                        yield self.run(dataset, name, condition, 0, selection)
 
     def later(self, records: Records, selection: Selection = ALL) -> Iterator[SchedulesRun]:
         """Yield the runs of the second step: each algorithm at its chosen rate.
@@ -316,16 +310,15 @@ class SchedulesSuite(Suite):
         """
         rates = self.chosen_rates(records)
         wanted = select("method", selection.methods, self.algorithms)
-        for seed in range(selection.seeds):
-            for dataset in self.selected_datasets(selection):
-                for case in self.cases:
-                    for name in wanted:
-                        found, entry = rates.get((dataset, case, name)), self.algorithms[name]
-                        if found is None:
-                            continue
-                        for latency in self.latencies if entry.at_once else (self.search_latency,):
-                            if seed or latency != self.search_latency or entry.rate_of:
-                                yield self._run(dataset, case, name, found.rate, seed, latency, selection)
+        for seed, dataset, case, name in product(
+            range(selection.seeds), self.selected_datasets(selection), self.cases, wanted
+        ):
+            entry = self.algorithms[name]
+            if (found := rates.get((dataset, case, name))) is not None:
+                for latency in self.latencies if entry.at_once else (self.search_latency,):
+                    if seed or latency != self.search_latency or entry.rate_of:
+                        condition = {"case": case, "rate": found.rate, "latency": latency}
+                        yield self.run(dataset, name, condition, seed, selection)
 
     def chosen_rates(self, records: Records) -> dict[tuple[str, str, str], ChosenRate]:
         """Return the chosen rate for each (data set, case, algorithm).
@@ -363,32 +356,19 @@ class SchedulesSuite(Suite):
                 scores.setdefault(place, []).append(record["curve"][-1]["score"])
         return {place: self.share(place[0]) * statistics.fmean(each) for place, each in scores.items()}
 
-    def _searched(self, wanted: Sequence[str]) -> list[str]:
-        """Return the algorithms whose learning rates must be searched before the algorithms in ``wanted`` can be run.
-
-        An algorithm with ``rate_of`` is replaced by the algorithm whose rate it uses.
-        """
-        named = {self.algorithms[name].rate_of or name for name in wanted}
-        return [name for name in self.algorithms if name in named]
-
-    def _grid(self, dataset: str, name: str, selection: Selection) -> tuple[float, ...]:
-        grid = self.algorithms[name].rates or self.datasets[dataset].rates or self.rates
-        return grid[len(grid) // 2 :][:2] if selection.quick else grid
-
-    def _run(
-        self, dataset: str, case: str, name: str, rate: float, seed: int, latency: float, selection: Selection
+    def run(
+        self, dataset: str, method: str, condition: Mapping[str, Any], seed: int, selection: Selection
     ) -> SchedulesRun:
-        entry, of = self.algorithms[name], self.cases[case]
+        """Return the run of an algorithm in a case, with a learning rate and a latency."""
+        entry, case = self.algorithms[method], self.cases[condition["case"]]
         epochs = max(1, entry.epochs // 10) if selection.quick else entry.epochs
         own = {
             "schedule": entry.schedule,
-            "epochs": epochs * (of.parties if entry.at_once else 1),
-            "case": of.model_dump(exclude={"title"}),
+            "epochs": epochs * (case.parties if entry.at_once else 1),
+            "case": case.model_dump(exclude={"title"}),
         }
-        return SchedulesRun(
-            suite=self.name, dataset=dataset, method=name, case=case, rate=rate, latency=latency, seed=seed,
-            settings=self._shared(dataset, selection) | own,
-        )  # fmt: skip
+        return SchedulesRun(suite=self.name, dataset=dataset, method=method, seed=seed, **condition,
+                            settings=self._shared(dataset, selection) | own)  # fmt: skip
 
     def _reference(self, dataset: str, parties: int, seed: int, selection: Selection) -> SchedulesRun:
         own = {

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+import torch
 from pydantic import BaseModel, ConfigDict
 
+from anyparty.artifacts.record import versions
 from anyparty.config.settings_group import Settings
+from anyparty.data import datasets
+from anyparty.data.datasets import Dataset
 from anyparty.errors import ConfigError, nearest
-
-Records = Mapping[str, Mapping[str, Any]]
-"""A mapping from the key of each finished run to its record."""
+from anyparty.experiments.results import Cell, Record, Records, group_records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +56,6 @@ class SuiteRun(ABC):
         text = json.dumps(vars(self) | {"settings": _without_device(self.settings)}, sort_keys=True, default=str)
         return f"{self.label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
-    @abstractmethod
     def execute(self, data_dir: Path | None) -> dict[str, Any]:
         """Execute the run and return its record, which has at least ``run`` and ``seconds``.
 
@@ -60,10 +63,29 @@ class SuiteRun(ABC):
             TableError: the data set is not found (the message says where to get it).
             AnypartyError: the run failed.
         """
+        torch.set_num_threads(1)  # one thread for each run, because runs execute in parallel
+        data = datasets.load(self.dataset, data_dir=data_dir, progress=False)
+        results = self.train_and_score(data, data_dir)
+        return {"run": vars(self) | {"key": self.key}, **results, "data": data.note, "versions": versions()}
+
+    def train_and_score(self, data: Dataset, data_dir: Path | None) -> dict[str, Any]:
+        """Train on a data set; return the scores, the costs, and the times that ``timed`` measures.
+
+        ``data_dir`` is the folder of data sets, for runs that read further files.
+        """
+        raise NotImplementedError
 
     def is_complete(self, record: Mapping[str, Any]) -> bool:
         """Return True if a stored record has all results of this run."""
         return "seconds" in record
+
+
+@contextmanager
+def timed() -> Iterator[dict[str, float]]:
+    """Measure the duration and the CPU time of a ``with`` block; they are in the yielded dict after the block."""
+    began, began_cpu, times = time.perf_counter(), time.process_time(), dict[str, float]()
+    yield times
+    times |= {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - began_cpu}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,10 +149,13 @@ class Suite(BaseModel, ABC):
         paper: authors, venue, year and table of the publication.
         differs: sentences that state where the suite differs from the published experiment.
         datasets: entries of the data sets, by name.
+        condition_names: the fields of ``SuiteRun`` that ``conditions`` yields, in order.
 
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    condition_names: ClassVar[tuple[str, ...]] = ()
 
     name: str
     kind: str
@@ -167,13 +192,32 @@ class Suite(BaseModel, ABC):
                               "`anyparty compare`")  # fmt: skip
         return self
 
-    @abstractmethod
+    def methods_of(self, dataset: str) -> Mapping[str, Any]:
+        """Return the entries of a data set's methods, by name."""
+        raise NotImplementedError
+
+    def conditions(self, dataset: str, method: str) -> Iterator[dict[str, Any]]:
+        """Yield the conditions in which a method is run on a data set: the values of ``condition_names``."""
+        raise NotImplementedError
+
+    def run(self, dataset: str, method: str, condition: Mapping[str, Any], seed: int, selection: Selection) -> SuiteRun:
+        """Return the run of a method on a data set in one of ``conditions``."""
+        raise NotImplementedError
+
     def runs(self, selection: Selection = ALL) -> Iterator[SuiteRun]:
         """Yield the selected runs ordered by seed, so that a stopped suite has complete tables for fewer seeds.
 
         Raises:
             ConfigError: the selection contains a data set or a method that the suite does not have.
         """
+        known = dict.fromkeys(method for dataset in self.datasets for method in self.methods_of(dataset))
+        wanted = select("method", selection.methods, known)
+        for seed in range(selection.seeds):
+            for dataset in self.selected_datasets(selection):
+                for method in (each for each in self.methods_of(dataset) if each in wanted):
+                    for condition in self.conditions(dataset, method):
+                        if not selection.missing or condition.get("missing") in selection.missing:
+                            yield self.run(dataset, method, condition, seed, selection)
 
     def later(self, records: Records, selection: Selection = ALL) -> Iterator[SuiteRun]:  # noqa: ARG002
         """Yield the runs whose settings depend on the results of ``runs``, such as the learning rate.
@@ -181,6 +225,34 @@ class Suite(BaseModel, ABC):
         ``records`` are the results of ``runs``. By default no run depends on them.
         """
         return iter(())
+
+    def read_cells(self, records: Records) -> list[Cell]:
+        """Return the cells of the tables: those of each data set, method and condition with runs."""
+        groups = group_records(records, ["dataset", "method", *self.condition_names])
+        cells = list[Cell]()
+        for dataset in self.datasets:
+            for method in self.methods_of(dataset):
+                for condition in self.conditions(dataset, method):
+                    if found := groups.get((dataset, method, *condition.values())):
+                        cells += self.measure({"dataset": dataset, "method": method, **condition}, found)
+        return cells
+
+    def measure(self, place: Mapping[str, Any], records: Sequence[Record]) -> Iterator[Cell]:
+        """Yield the cells of one method in one condition; ``place`` has the data set, the method and the condition."""
+        raise NotImplementedError
+
+    def markdown(self, cells: Iterable[Cell], body: Iterable[str], run_facts: Mapping[str, str]) -> str:
+        """Return a page in Markdown: title, tables, differences from the published experiment, facts about the runs.
+
+        ``body`` has the lines of the tables, and ``run_facts`` has facts on how the page was made, by name.
+        """
+        shown = {cell["dataset"] for cell in cells}
+        of_datasets = [line for name, entry in self.datasets.items() if name in shown for line in entry.differs]
+        lines = [f"# {self.title}", "", f"{self.paper}. Suite `{self.name}`.", "", *body]
+        lines += ["Where this differs from the published experiment:", ""]
+        lines += [*(f"- {line}" for line in [*self.differs, *of_datasets]), ""]
+        lines += [f"- {name}: {value}" for name, value in run_facts.items()]
+        return "\n".join(lines) + "\n"
 
     def selected_datasets(self, selection: Selection) -> list[str]:
         """Return the names of the selected data sets, in the suite's order.
