@@ -12,29 +12,32 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from anyparty.core import figure_style as style
+from anyparty.core.figure_panels import Curve, Panel, PanelFigure
 from anyparty.core.storage import writing
 from anyparty.errors import ConfigError, nearest
 from anyparty.metrics import METRICS
 from anyparty.metrics.paired import PairedDifference
 from anyparty.metrics.scores import metric_label
+from anyparty.report import page
 from anyparty.report.elements import (
+    PageFigure,
     PageTable,
+    Section,
     decimal_places,
     format_bytes,
+    format_estimate,
     format_number,
-)
+)  # fmt: skip
+from anyparty.report.shapley import Estimate
 
 GROUPS = ("method", "missing", "present")
 COSTS = ("seconds", "bytes_sent", "parameters", "epochs")
@@ -235,18 +238,16 @@ class Comparison:
     def _label(self) -> str:
         return metric_label(self.metric) + (", %" if self.metric in SHARES else "")
 
-    def _shown(self, value: float, *, sign: bool = False, digits: int | None = None) -> str:
-        if self.metric in SHARES:
-            return format_number(100 * value, 1, sign=sign)
-        return format_number(value, decimal_places(self.metric, value) if digits is None else digits, sign=sign)
+    def _shown(self, value: float, digits: int) -> str:
+        return format_number(100 * value, 1) if self.metric in SHARES else format_number(value, digits)
 
     def _cell(self, row: Mapping[str, Any] | None) -> str:
         if row is None or row["mean"] is None or not row["coverage"]:
             return "–"
         digits = decimal_places(self.metric, row["mean"])
-        spread = f" ± {self._shown(row['deviation'], digits=digits)}" if row["deviation"] is not None else ""
+        spread = f" ± {self._shown(row['deviation'], digits)}" if row["deviation"] is not None else ""
         share = f" ({row['coverage']:.0%})" if row["coverage"] < 1 else ""
-        return f"{self._shown(row['mean'])}{spread}{share}"
+        return f"{self._shown(row['mean'], digits)}{spread}{share}"
 
     def _cost_table(self) -> PageTable:
         rows = [
@@ -262,12 +263,10 @@ class Comparison:
         baseline = baseline or self.methods[0]
         rows = []
         for row in found.iter_rows(named=True):
-            digits = decimal_places(self.metric, row["difference"])
-            value, low, high = (
-                self._shown(row[key], sign=True, digits=digits) for key in ("difference", "low", "high")
-            )
-            text = value if math.isnan(row["low"]) else f"{value} ({low} to {high})"
-            rows.append([f"{row['missing']:.0%}", row["method"], text, f"{row['better']} of {row['seeds']}"])
+            scale, digits = (100, 1) if self.metric in SHARES else (1, decimal_places(self.metric, row["difference"]))
+            shown = Estimate(value=scale * row["difference"], low=scale * row["low"], high=scale * row["high"])
+            rows.append([f"{row['missing']:.0%}", row["method"], format_estimate(shown, sign=True, digits=digits),
+                         f"{row['better']} of {row['seeds']}"])  # fmt: skip
         return PageTable(
             headers=["missing", "method", f"minus {baseline}", "better in"], rows=rows, text_columns=frozenset({1}),
             caption=f"Difference in test {self._label} on all rows, paired by seed, with the 95 % interval of "
@@ -278,52 +277,46 @@ class Comparison:
         """Draw the score against the number of present parties: a panel per missing rate, a line per method."""
         name = self._checked(metric)
         grouped = self.frame(by=("missing", "present"), metric=name)
-        with style.styled():
-            figure = Figure(figsize=(style.WIDTH, 3.4), layout="constrained")
-            panels = figure.subplots(1, len(self.rates), sharey=True, squeeze=False)[0]
-            for axes, rate in zip(panels, self.rates, strict=True):
-                self._draw(axes, grouped.filter(pl.col("missing") == rate))
-                axes.set_title(f"{rate:.0%} of blocks missing in training")
-                axes.set_xlabel("parties present in prediction")
-                style.lines(axes, "y")
-            panels[0].set_ylabel(f"test {metric_label(name)}")
-            handles, labels = panels[0].get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
-        return figure
+        panels = [
+            Panel(title=f"{rate:.0%} of blocks missing in training", x_label="parties present in prediction",
+                  y_label=f"test {metric_label(name)}", **self._curves(grouped.filter(pl.col("missing") == rate)))
+            for rate in self.rates
+        ]  # fmt: skip
+        size = (style.WIDTH / len(panels), 3.4)
+        return PanelFigure(panels=panels, across=len(panels), size=size, same_y="row", grid="y").draw()
 
-    def _draw(self, axes: Axes, grouped: pl.DataFrame) -> None:
+    def _curves(self, grouped: pl.DataFrame) -> dict[str, Any]:
+        """Return the curves of a panel and the ticks of its x axis."""
         present = sorted(grouped["present"].unique().to_list(), reverse=True)
-        axes.set_xticks(range(len(present)), [str(n) for n in present])
+        answered, curves = grouped.filter(pl.col("coverage") > 0).sort("present", descending=True), []
         for m, name in enumerate(self.methods):
-            rows = grouped.filter((pl.col("method") == name) & (pl.col("coverage") > 0)).sort(
-                "present", descending=True
-            )
-            shift = (m - (len(self.methods) - 1) / 2) * 0.07
-            axes.errorbar(
-                [present.index(n) + shift for n in rows["present"]], rows["mean"].to_list(),
-                rows["deviation"].fill_null(0.0).to_list(), fmt="o-", color=f"C{m}", markersize=5, capsize=2.5,
-                label=name,
-            )  # fmt: skip
+            rows, shift = answered.filter(pl.col("method") == name), (m - (len(self.methods) - 1) / 2) * 0.07
+            curves.append(Curve(
+                label=name, x=[present.index(n) + shift for n in rows["present"]], y=rows["mean"].to_list(),
+                spread=rows["deviation"].fill_null(0.0).to_list(), color=f"C{m}",
+                marks={"fmt": "o-", "markersize": 5, "capsize": 2.5},
+            ))  # fmt: skip
+        return {"curves": curves, "ticks": {place: str(n) for place, n in enumerate(present)}}
 
     def __rich__(self) -> RenderableType:
         """Let ``rich.print`` show the tables."""
-        parts: list[RenderableType] = []
-        for table in self.tables():
-            shown = Table()
-            for k, header in enumerate(table.headers):
-                shown.add_column(Text(header), justify="left" if k in table.text_columns else "right")
-            for row in table.rows:
-                shown.add_row(*map(Text, row))
-            parts += [shown, Text(table.caption), Text("")]
-        return Group(*parts, *(Text(f"{run} failed: {why}", style="red") for run, why in self.failed.items()))
+        parts = [part for table in self.tables() for part in (table.to_terminal(), Text(table.caption), Text(""))]
+        return Group(*parts, *(Text(line, style="red") for line in self._failures))
 
     def _repr_html_(self) -> str:
         """Return the tables and the figure as HTML, for notebooks."""
-        drawn = style.inline_svg(style.svg(self.plot()), "comparison", "score by number of present parties")
-        colours = "; ".join(f"{name}: {colour}" for colour, name in style.VARIABLES.items())
-        failed = [f"<p>{escape(run)} failed: {escape(why)}</p>" for run, why in self.failed.items()]
-        tables = map(_html_table, self.tables())
-        return f'<div style="{colours}; --sans: sans-serif">{"".join(tables)}{drawn}{"".join(failed)}</div>'
+        section = self._section
+        return page.render_section(section, {each.figure: style.svg(each.figure) for each in section.figures})
+
+    @property
+    def _failures(self) -> list[str]:
+        return [f"{run} failed: {why}" for run, why in self.failed.items()]
+
+    @property
+    def _section(self) -> Section:
+        drawn = PageFigure(name="plot", figure=self.plot(), alternative="score by number of present parties")
+        return Section(id="scores", title="Scores and differences", text=self._failures, figures=[drawn],
+                       tables=self.tables())  # fmt: skip
 
     def write(self, folder: Path | str | None = None) -> Path:
         """Write the page index.html and, in the same folder, scores.csv, differences.csv, plot.svg and plot.png.
@@ -340,14 +333,12 @@ class Comparison:
         """
         if folder is None and self.folder is None:
             raise ConfigError("write: this comparison has no folder; name one")
-        out = Path(folder or self.folder or ".")
-        title = f"Comparison of {', '.join(self.methods)}"
-        page = (f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(title)}</title>"
-                f"<style>{CSS}</style><h1>{escape(title)}</h1>{self._repr_html_()}</html>")  # fmt: skip
-        figure = self.plot()
+        out, section = Path(folder or self.folder or "."), self._section
+        figure, title = section.figures[0].figure, f"Comparison of {', '.join(self.methods)}"
+        picture = style.svg(figure)
         files = {
-            "scores.csv": self.frame().write_csv().encode(), "plot.svg": style.svg(figure),
-            "plot.png": style.png(figure), "index.html": page.encode(),
+            "scores.csv": self.frame().write_csv().encode(), "plot.svg": picture, "plot.png": style.png(figure),
+            "index.html": page.render_page([], section, {figure: picture}, title=title).encode(),
         }  # fmt: skip
         if len(self.methods) > 1:
             both = [self.paired(by=by) for by in ("missing", ("missing", "present"))]
@@ -356,23 +347,6 @@ class Comparison:
             with writing(out / name) as unfinished:
                 unfinished.write_bytes(content)
         return out / "index.html"
-
-
-CSS = (
-    "body{font-family:sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}table{border-collapse:collapse}"
-    "td,th{padding:.25rem .6rem;border-bottom:1px solid #d8dee4;text-align:right}td.text,th.text{text-align:left}"
-    "caption{caption-side:bottom;text-align:left;color:#6e7781;font-size:.85rem;padding:.5rem 0 1.5rem}"
-)
-
-
-def _html_table(table: PageTable) -> str:
-    def row(cells: Sequence[str], tag: str) -> str:
-        kinds = ["text" if k in table.text_columns else "number" for k in range(len(cells))]
-        each = (f'<{tag} class="{kind}">{escape(cell)}</{tag}>' for kind, cell in zip(kinds, cells, strict=True))
-        return f"<tr>{''.join(each)}</tr>"
-
-    body = "".join(row(cells, "td") for cells in table.rows)
-    return f"<table><caption>{escape(table.caption)}</caption>{row(table.headers, 'th')}{body}</table>"
 
 
 def _keys(by: str | Sequence[str]) -> list[str]:

@@ -313,7 +313,7 @@ class SweepPlan:
 
 
 def _is_abandoned(trial: Any, folder: Path | None) -> bool:
-    """Return True if a stopped process left a trial open: nobody trains it, and it has neither a score nor an error."""
+    """Return True if a stopped process left a trial open: it has no score, no error and no process that trains it."""
     if trial.state.name == "RUNNING":
         return folder is None or not _is_locked(folder)
     return trial.state.name == "FAIL" and ERROR not in trial.user_attrs

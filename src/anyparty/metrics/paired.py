@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scipy.special import stdtrit
 
@@ -26,18 +26,30 @@ class PairedDifference:
     Attributes:
         each: the difference for each seed that both methods have.
         better: the number of seeds for which the first method is better.
+        one, other: the names of the two methods.
     """
 
     each: tuple[float, ...]
     better: int
+    one: str = ""
+    other: str = ""
 
     @classmethod
-    def of(cls, metric: str, pairs: Iterable[tuple[float | None, float | None]]) -> PairedDifference:
+    def of(
+        cls, metric: str, pairs: Iterable[tuple[float | None, float | None]], one: str = "", other: str = ""
+    ) -> PairedDifference:
         """Compute the differences from the two scores of each seed; pairs without both scores are left out."""
         each = tuple(one - other for one, other in pairs if one is not None and other is not None)
         each = tuple(value for value in each if not math.isnan(value))
         greater = METRICS[metric].greater
-        return cls(each=each, better=sum(value > 0 if greater else value < 0 for value in each))
+        return cls(each=each, better=sum(value > 0 if greater else value < 0 for value in each), one=one, other=other)
+
+    def against(self, reference: str) -> PairedDifference:
+        """Return this difference with ``reference`` as ``other``; the signs change if the methods change places."""
+        if self.one != reference:
+            return self
+        worse = sum(value != 0 for value in self.each) - self.better
+        return replace(self, one=self.other, other=self.one, each=tuple(-value for value in self.each), better=worse)
 
     @property
     def mean(self) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -50,21 +50,6 @@ OTHER_THAN_ROWS_IN_TRAIN = {
 MAX_COUNTS = 8  # a table by number of parties has at most so many columns
 OWN_COLUMNS = "local"  # the method that trains on the active party's own columns
 MAX_OPEN_RUNS = 24  # a table with more runs is shown folded
-
-
-@dataclass(frozen=True, kw_only=True)
-class VariantDifference(PairedDifference):
-    """The score of the variant ``one`` minus the score of the variant ``other``, paired by seed."""
-
-    one: str
-    other: str
-
-    def against(self, reference: str) -> VariantDifference:
-        """Return this difference with ``reference`` as ``other``; the signs change if the variants change places."""
-        if self.one != reference:
-            return self
-        worse = sum(value != 0 for value in self.each) - self.better
-        return replace(self, one=self.other, other=self.one, each=tuple(-value for value in self.each), better=worse)
 
 
 def comparison_section(runs: Sequence[RecordedRun], scores: Sequence[RunScores]) -> Section:
@@ -162,7 +147,7 @@ def _whole_score(row: Mapping[str, Any], metric: str) -> float:
     return float(row[metric]) if whole and row.get(metric) is not None else math.nan
 
 
-def _reference(runs: Sequence[RecordedRun], found: Sequence[VariantDifference]) -> str:
+def _reference(runs: Sequence[RecordedRun], found: Sequence[PairedDifference]) -> str:
     """Return the reference variant: the first variant without other parties' columns, or else the first variant."""
     compared = list(dict.fromkeys(name for each in found for name in (each.one, each.other)))
     labels = _variant_labels(runs)
@@ -259,7 +244,7 @@ def _direction(metric: str) -> str:
     return f"{'More' if METRICS[metric].greater else 'Less'} is better."
 
 
-def _difference_table(found: Sequence[VariantDifference], metric: str, digits: int) -> PageTable:
+def _difference_table(found: Sequence[PairedDifference], metric: str, digits: int) -> PageTable:
     rows = []
     for each in found:
         low, high = each.interval()
@@ -298,7 +283,7 @@ def _recorded_cell(run: RecordedRun, scores: RunScores, metric: str) -> str:
 
 def compare_variants(
     runs: Sequence[RecordedRun], scores: Sequence[RunScores], metric: str
-) -> tuple[list[VariantDifference], list[str]]:
+) -> tuple[list[PairedDifference], list[str]]:
     """Compute the differences in ``metric`` of all pairs of variants.
 
     Returns:
@@ -328,8 +313,8 @@ def compare_variants(
             reasons.append(f"{one} and {other} have different positive classes")
             continue
         if same:
-            paired = PairedDifference.of(metric, [(values[a.name], values[b.name]) for a, b in same])
-            found.append(VariantDifference(one=one, other=other, each=paired.each, better=paired.better))
+            scored = [(values[a.name], values[b.name]) for a, b in same]
+            found.append(PairedDifference.of(metric, scored, one, other))
     return found, reasons
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
+from rich.table import Table
+from rich.text import Text
 
 from anyparty.report.shapley import Estimate
 
@@ -46,6 +48,15 @@ class PageTable:
     rows: Sequence[Sequence[str]]
     text_columns: frozenset[int] = frozenset({0})
     caption: str = ""
+
+    def to_terminal(self, title: str | None = None) -> Table:
+        """Return the table for a terminal, with ``title`` above it."""
+        table = Table(title=title and Text(title), title_justify="left")
+        for place, header in enumerate(self.headers):
+            table.add_column(Text(header), justify="left" if place in self.text_columns else "right")
+        for row in self.rows:
+            table.add_row(*map(Text, row))
+        return table
 
 
 @dataclass(frozen=True, kw_only=True)

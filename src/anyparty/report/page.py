@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -251,8 +252,9 @@ def key_facts(run: RecordedRun, scores: RunScores) -> list[tuple[str, str]]:
 
 
 def render_page(
-    articles: Sequence[RunArticle], comparison: Section | None, pictures: Mapping[Figure, bytes], files: Iterable[str]
-) -> str:
+    articles: Sequence[RunArticle], comparison: Section | None, pictures: Mapping[Figure, bytes],
+    files: Iterable[str] = (), title: str = "",
+) -> str:  # fmt: skip
     """Return the page as HTML.
 
     Args:
@@ -260,21 +262,32 @@ def render_page(
         comparison: the section that compares the runs, if there are several.
         pictures: the SVG of each figure.
         files: names of the separate files of the figures.
+        title: the heading; by default the name of the run, or the number of runs.
     """
-    environment = Environment(loader=PackageLoader("anyparty.report", "."), autoescape=True, undefined=StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True)  # fmt: skip
-
-    environment.filters["longest_word"] = lambda text: max(map(len, text.split()), default=0)
-
-    def picture(drawn: PageFigure, slug: str) -> Markup:
-        made = style.inline_svg(pictures[drawn.figure], f"{slug}-{drawn.name}", drawn.alternative)
-        return Markup(made)  # noqa: S704 - made by matplotlib, with names escaped  # nosec B704
-
-    title = articles[0].run.name if len(articles) == 1 else f"Comparison of {len(articles)} runs"
     purposes = {each.run.purpose for each in articles}
-    html: str = environment.get_template("page.html").render(
-        articles=articles, comparison=comparison, picture=picture, title=title,
+    html: str = _environment().get_template("page.html").render(
+        articles=articles, comparison=comparison, picture=partial(_picture, pictures),
+        title=title or (articles[0].run.name if len(articles) == 1 else f"Comparison of {len(articles)} runs"),
         purpose=purposes.pop() if len(purposes) == 1 else "", version=anyparty.__version__,
         files=files, written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
     )  # fmt: skip
     return html
+
+
+def render_section(section: Section, pictures: Mapping[Figure, bytes]) -> str:
+    """Return a section as HTML without the page around it, for notebooks; ``pictures`` has the SVG of each figure."""
+    colours = "; ".join(f"{name}: {colour}" for colour, name in style.VARIABLES.items())
+    macros = _environment().get_template("sections.html").make_module({"picture": partial(_picture, pictures)})
+    return f'<div style="{colours}; --sans: sans-serif">{macros.content(section, section.id, 2)}</div>'  # type: ignore[attr-defined]
+
+
+def _environment() -> Environment:
+    made = Environment(loader=PackageLoader("anyparty.report", "."), autoescape=True, undefined=StrictUndefined,
+                       trim_blocks=True, lstrip_blocks=True)  # fmt: skip
+    made.filters["longest_word"] = lambda text: max(map(len, text.split()), default=0)
+    return made
+
+
+def _picture(pictures: Mapping[Figure, bytes], drawn: PageFigure, slug: str) -> Markup:
+    made = style.inline_svg(pictures[drawn.figure], f"{slug}-{drawn.name}", drawn.alternative)
+    return Markup(made)  # noqa: S704 - made by matplotlib, with names escaped  # nosec B704

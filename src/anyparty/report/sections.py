@@ -35,6 +35,7 @@ from anyparty.report.shapley import Estimate
 from anyparty.report.traffic import (
     cost_tables,
     declared_messages,
+    flows_table,
     total_traffic,
     traffic_by_pair,
     traffic_by_tag,
@@ -126,7 +127,8 @@ def messages_section(run: RecordedRun) -> Section:
     costs = Section(
         id="costs", title="Rounds, and costs by published formulas", tables=[_by_pair(run), *cost_tables(run)]
     )
-    flows = Section(id="flows", title="All messages by sender and receiver", tables=[_by_party(run), _all_flows(run)],
+    flows = Section(id="flows", title="All messages by sender and receiver",
+                    tables=[_by_party(run), flows_table(run.ledger)],
                     figures=[_flows_figure(run), _tags_figure(run)])  # fmt: skip
     return section(text=text, tables=[_by_message(run, known)], details=[flows, costs])
 
@@ -205,15 +207,6 @@ def _by_pair(run: RecordedRun) -> PageTable:
     ]  # fmt: skip
     return PageTable(headers=["between", "and", "rounds", "there", "back"], rows=rows, text_columns=frozenset({0, 1}),
                      caption="A round is one message there and one back.")  # fmt: skip
-
-
-def _all_flows(run: RecordedRun) -> PageTable:
-    flows = sorted(run.ledger.flows.items())
-    rows = [
-        [flow.sender, flow.receiver, flow.tag, f"{tally.messages:,}", f"{tally.bytes_sent:,}"] for flow, tally in flows
-    ]
-    return PageTable(headers=["from", "to", "message", "messages", "bytes"], rows=rows,
-                     text_columns=frozenset({0, 1, 2}), caption="All messages.")  # fmt: skip
 
 
 def remarks_section(run: RecordedRun) -> list[Section]:

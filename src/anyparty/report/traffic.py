@@ -163,17 +163,12 @@ def compare_with_formulas(run: RecordedRun) -> list[FormulaComparison]:
     return [*found, whole]
 
 
-def _exchange_rows(run: RecordedRun) -> list[list[str]]:
-    return [
-        [each.one, each.other, each.tag, f"{each.rounds:,}", f"{each.messages:,}", f"{each.bytes_sent:,}"]
-        for each in method_exchanges(run)
-    ]
-
-
 def cost_tables(run: RecordedRun) -> list[PageTable]:
     """Return the page's table of the method's messages and, if a formula covers the method, the table of its costs."""
+    exchanges = [[each.one, each.other, each.tag, f"{each.rounds:,}", f"{each.messages:,}", f"{each.bytes_sent:,}"]
+                 for each in method_exchanges(run)]  # fmt: skip
     tables = [
-        PageTable(headers=EXCHANGE_HEADERS, rows=_exchange_rows(run), text_columns=frozenset({0, 1, 2}),
+        PageTable(headers=EXCHANGE_HEADERS, rows=exchanges, text_columns=frozenset({0, 1, 2}),
                   caption="The method's own messages. Rounds count each direction."),
     ]  # fmt: skip
     if rows := [each.cells for each in compare_with_formulas(run)]:
@@ -195,29 +190,21 @@ def render_ledger(run: RecordedRun) -> RenderableType:
     return Group(*state, *messages, *(Text(f"Not recorded: {each}.") for each in run.missing))
 
 
+def flows_table(ledger: Ledger) -> PageTable:
+    """Return the table of messages by sender, receiver and tag."""
+    rows = [[flow.sender, flow.receiver, flow.tag, f"{tally.messages:,}", f"{tally.bytes_sent:,}"]
+            for flow, tally in sorted(ledger.flows.items())]  # fmt: skip
+    return PageTable(headers=["from", "to", "message", "messages", "bytes"], rows=rows,
+                     text_columns=frozenset({0, 1, 2}), caption="All messages.")  # fmt: skip
+
+
 def _ledger_tables(run: RecordedRun) -> list[Table]:
-    rows = [
-        [flow.sender, flow.receiver, flow.tag, f"{tally.messages:,}", f"{tally.bytes_sent:,}"]
-        for flow, tally in sorted(run.ledger.flows.items())
-    ]
-    flows = _terminal_table(
-        f"Messages sent in {run.name}", ("from", "to", "message", "messages", "bytes"), 3, rows
-    )  # fmt: skip
-    whole = total_traffic(run.ledger)
+    flows, whole = flows_table(run.ledger).to_terminal(f"Messages sent in {run.name}"), total_traffic(run.ledger)
     flows.add_section()
     flows.add_row("all", "", "", f"{whole.messages:,}", f"{whole.bytes_sent:,}")
     pairs = []
     for pair in traffic_by_pair(run.ledger, run.parties):
         messages, size = pair.there.messages + pair.back.messages, pair.there.bytes_sent + pair.back.bytes_sent
         pairs.append([f"{pair.one} and {pair.other}", f"{pair.rounds:,}", f"{messages:,}", f"{size:,}"])
-    return [flows, _terminal_table("By pair of parties", ("between", "rounds", "messages", "bytes"), 1, pairs)]
-
-
-def _terminal_table(title: str, headers: Sequence[str], texts: int, rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table whose first ``texts`` columns hold text; the remaining columns hold numbers."""
-    table = Table(title=Text(title), title_justify="left")
-    for place, header in enumerate(headers):
-        table.add_column(header, justify="left" if place < texts else "right")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+    table = PageTable(headers=["between", "rounds", "messages", "bytes"], rows=pairs)
+    return [flows, table.to_terminal("By pair of parties")]
