@@ -31,7 +31,7 @@ def tiny(**changes) -> SchedulesSuite:
         "reference": {"epochs": 3, "optimizer": {"name": "adam", "lr": 0.02}, "share": 0.9},
         "cases": {"k2": {"title": "two parties", "parties": 2, "timeout": 4.0, "within": 4.0, "iterations": [2, 4],
                          "server": 4, "momentum": [0.0, 0.0, 0.0]}},
-        "algorithms": {
+        "methods": {
             "vafl": {"title": "VAFL", "schedule": {"name": "vafl"}, "epochs": 2},
             "flex": {"title": "Flex-VFL", "schedule": {"name": "flex", **SHARED}, "epochs": 3},
         },
@@ -87,7 +87,7 @@ class TestTwoSteps:
 
     def test_a_method_with_the_rate_of_another_needs_no_search(self, done):
         also = {"title": "Too", "schedule": {"name": "flex", **SHARED}, "epochs": 3, "rate_of": "flex"}
-        made = tiny(algorithms=tiny().model_dump()["algorithms"] | {"flex-too": also})
+        made = tiny(methods=tiny().model_dump()["methods"] | {"flex-too": also})
         assert [run.method for run in made.runs(Selection(methods=["flex-too"], seeds=1))] == [
             "reference",
             "flex",
@@ -216,18 +216,18 @@ class TestPage:
 @pytest.mark.parametrize("name", [name for name in suites.names() if isinstance(suites.load(name), SchedulesSuite)])
 def test_shipped_suites_name_existing_methods_and_data_sets(name):
     made = suites.load(name)
-    assert made.beside in made.algorithms
+    assert made.beside in made.methods
     assert made.search_latency in made.latencies
-    for entry in made.algorithms.values():
+    for entry in made.methods.values():
         schedule(**entry.schedule)
-        assert not entry.rate_of or entry.rate_of in made.algorithms
+        assert not entry.rate_of or entry.rate_of in made.methods
     for case in made.cases.values():
         assert len(case.momentum) == case.parties + 1
         assert bool(case.trace) != bool(case.iterations)
         assert len(case.iterations) in {0, case.parties}
     assert set(made.published) <= set(made.cases)
     for tables in made.published.values():
-        assert set(tables) <= set(made.algorithms)
+        assert set(tables) <= set(made.methods)
         assert all(len(times) == len(made.latencies) for times in tables.values())
 
 
@@ -263,7 +263,7 @@ class TestFigure:
 
     def panel(self, records, monkeypatch):
         late = {"title": "Late", "schedule": {"name": "flex", **SHARED}, "epochs": 5}
-        suite = tiny(latencies=[10.0], algorithms=tiny().model_dump()["algorithms"] | {"late": late})
+        suite = tiny(latencies=[10.0], methods=tiny().model_dump()["methods"] | {"late": late})
         monkeypatch.setattr(SchedulesSuite, "targets", lambda *_: {("breast-cancer", 2): 0.9})
         (panel,) = schedules_page.figure(suite, {str(k): each for k, each in enumerate(records)}).panels
         return panel

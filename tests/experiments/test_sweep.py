@@ -135,6 +135,9 @@ def test_random_and_tpe_sweeps_draw_from_ranges(write: Callable[..., Path], tmp_
         (GRID, {"sampler": "'gird'"}, "grid"),
         ({"optimizer.lr": "0.1"}, {}, "expected a list of values"),
         ({"optimizer.lr": "{low = 1, hihg = 2}"}, {}, "did you mean 'high'"),
+        ({"optimizer.lr": "{low = 2, high = 1}"}, {"sampler": "'tpe'", "trials": "1"}, "expected low < high"),
+        ({"optimizer.lr": "{low = 0, high = 1, log = true}"}, {}, "above 0 if log is true, got 0 and 1"),
+        ({"optimizer.lr": "{low = 0, high = true}"}, {}, "high: expected a .*number, got True"),
     ],
 )
 def test_invalid_sweeps_are_refused(

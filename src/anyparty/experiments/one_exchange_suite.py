@@ -281,10 +281,6 @@ class OneExchangeSuite(Suite):
         """The share of the work that a quick run does, as a text for the page."""
         return f"1/{QUICK} of the epochs"
 
-    def methods_of(self, dataset: str) -> Mapping[str, OneExchangeMethod]:  # noqa: ARG002
-        """Return the entries of the methods, which are the same for all data sets."""
-        return self.methods
-
     def conditions(self, dataset: str, method: str) -> Iterator[dict[str, Any]]:
         """Yield each number of the active party's columns with each number of aligned rows."""
         entry = self.datasets[dataset]

@@ -51,7 +51,7 @@ def _body(suite: SchedulesSuite, records: Records, cells: Sequence[Cell]) -> Ite
         if here:
             yield from [f"## {dataset}", "", *_targets(suite, here), "", *_times_table(suite, here), ""]
             yield from [CHOICE.format(latency=suite.search_latency), "", *_rates_table(suite, records, dataset), ""]
-    yield from [LEGEND.format(beside=suite.algorithms[suite.beside].title), ""]
+    yield from [LEGEND.format(beside=suite.methods[suite.beside].title), ""]
     for paragraph in suite.says:
         yield from [paragraph, ""]
 
@@ -73,7 +73,7 @@ def _times_table(suite: SchedulesSuite, here: Sequence[Cell]) -> list[str]:
     for case, entry in suite.cases.items():
         if any(cell["case"] == case for cell in here):
             rows.append([f"**{entry.title}**", *[""] * (len(heads) - 1)])
-        for method, of in suite.algorithms.items():
+        for method, of in suite.methods.items():
             row = [at.get((case, method, latency)) for latency in suite.latencies]
             cells = [cell for cell in row if cell]
             if not cells:
@@ -109,7 +109,7 @@ def _rates_table(suite: SchedulesSuite, records: Records, dataset: str) -> list[
     grid = sorted({rate for each in rates.values() for rate in each.losses}, reverse=True)
     for case, entry in suite.cases.items():
         target = targets.get((dataset, entry.parties))
-        for method, of in suite.algorithms.items():
+        for method, of in suite.methods.items():
             if (case, method) not in rates or of.rate_of or target is None:
                 continue
             row = [f"{entry.title}: {of.title}"]
@@ -154,7 +154,7 @@ def figure(suite: SchedulesSuite, records: Records) -> PanelFigure:
     for dataset, (case, entry) in product(suite.datasets, suite.cases.items()):
         for latency in suite.latencies if any(place[:2] == (dataset, case) for place in rates) else ():
             found = {name: list(runs_at(suite, records, dataset, case, name, rates[dataset, case, name].rate, latency))
-                     for name in suite.algorithms if (dataset, case, name) in rates}  # fmt: skip
+                     for name in suite.methods if (dataset, case, name) in rates}  # fmt: skip
             title = "" if len(panels) % wide else textwrap.fill(f"{dataset}, {entry.title}", TITLE_LETTERS * wide)
             panels.append(_panel(suite, title, found, latency, targets.get((dataset, entry.parties))))
     return PanelFigure(panels=panels, across=wide, size=(4.2, 3.2), same_y="row")
@@ -173,7 +173,7 @@ def _panel(
         ends += [MARGIN * statistics.fmean(each) for each in reached if each]
         ends += [MARGIN * next(x for x, y in zip(curve.x, curve.y, strict=True) if y >= 100 * target)
                  for curve in curves if max(curve.y) >= 100 * target]  # fmt: skip
-    notes = {f"{suite.algorithms[name].title}: {len(found)} of {len(runs[name])} seeds, the others diverged":
+    notes = {f"{suite.methods[name].title}: {len(found)} of {len(runs[name])} seeds, the others diverged":
              _color(suite, name) for name, found in converged.items() if len(found) < len(runs[name])}  # fmt: skip
     return Panel(
         title=title, x_label=f"time units, latency {latency:g}", y_label="accuracy on held-out rows, %", curves=curves,
@@ -186,14 +186,14 @@ def _curve(suite: SchedulesSuite, name: str, runs: Sequence[Record], latency: fl
     x = np.mean([times(suite, record, latency) for record in runs], axis=0)
     y = 100 * np.array([scores(record) for record in runs])
     mean, spread = y.mean(axis=0), y.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(x))
-    return Curve(label=suite.algorithms[name].title, x=x.tolist(), y=mean.tolist(), color=_color(suite, name),
+    return Curve(label=suite.methods[name].title, x=x.tolist(), y=mean.tolist(), color=_color(suite, name),
                  band=np.clip([mean - spread, mean + spread], 0, 100).tolist(),
                  marks={"linewidth": 1.2, "marker": "o", "markersize": 2})  # fmt: skip
 
 
 def _color(suite: SchedulesSuite, name: str) -> str:
     """Return an algorithm's color, the same in all panels."""
-    return f"C{list(suite.algorithms).index(name)}"
+    return f"C{list(suite.methods).index(name)}"
 
 
 def runs_at(
@@ -203,7 +203,7 @@ def runs_at(
 
     In a schedule with rounds, runs have the suite's ``search_latency``, and their records are valid for all latencies.
     """
-    trained_at = latency if suite.algorithms[method].at_once else suite.search_latency
+    trained_at = latency if suite.methods[method].at_once else suite.search_latency
     for record in records.values():
         run = record["run"]
         if (run["dataset"], run["case"], run["method"]) == (dataset, case, method) \
@@ -224,7 +224,7 @@ def times(suite: SchedulesSuite, record: Record, latency: float) -> list[float]:
     messages with one party at a time; such a run must have had the latency ``latency``.
     """
     run = record["run"]
-    more = 0.0 if suite.algorithms[run["method"]].at_once else latency - run["latency"]
+    more = 0.0 if suite.methods[run["method"]].at_once else latency - run["latency"]
     return [point["time"] + more * point["rounds"] for point in record["curve"]]
 
 
@@ -266,7 +266,7 @@ def aggregate(suite: SchedulesSuite, records: Records) -> list[Cell]:
         target, group = targets.get((dataset, entry.parties)), list[Cell]()
         column = suite.latencies.index(latency)
         paper = {name: tuple(each[column]) for name, each in suite.published.get(case, {}).items()}
-        for method in suite.algorithms if target is not None else ():
+        for method in suite.methods if target is not None else ():
             chosen = rates.get((dataset, case, method))
             if chosen and (found := list(runs_at(suite, records, dataset, case, method, chosen.rate, latency))):
                 facts = {"dataset": dataset, "case": case, "method": method, "latency": latency, "rate": chosen.rate,

@@ -264,7 +264,7 @@ class SchedulesSuite(Suite):
     kind: Literal["schedules"] = "schedules"
     datasets: dict[str, SchedulesDataset]
     cases: dict[str, CaseEntry]
-    algorithms: dict[str, AlgorithmEntry]
+    methods: dict[str, AlgorithmEntry]
     reference: ReferenceEntry
     method: dict[str, Any]
     rates: tuple[float, ...]
@@ -280,24 +280,20 @@ class SchedulesSuite(Suite):
         """The share of the work that a quick run does, as a text for the page."""
         return "a tenth of the epochs and two learning rates of the search"
 
-    def methods_of(self, dataset: str) -> Mapping[str, AlgorithmEntry]:  # noqa: ARG002
-        """Return the entries of the algorithms, which are the same for all data sets."""
-        return self.algorithms
-
     def runs(self, selection: Selection = ALL) -> Iterator[SchedulesRun]:
         """Yield the runs of the first step: the reference, and each algorithm with seed 0 at each learning rate.
 
         A quick selection has a tenth of the epochs, and only two rates from the middle of the grid.
         """
-        wanted = select("method", selection.methods, self.algorithms)
-        named = {self.algorithms[name].rate_of or name for name in wanted}  # algorithms whose rates are searched
+        wanted = select("method", selection.methods, self.methods)
+        named = {self.methods[name].rate_of or name for name in wanted}  # algorithms whose rates are searched
         for dataset in self.selected_datasets(selection):
             for parties in dict.fromkeys(case.parties for case in self.cases.values()):
                 for seed in range(selection.seeds):
                     yield self._reference(dataset, parties, seed, selection)
             for case in self.cases:
-                for name in (each for each in self.algorithms if each in named):
-                    grid = self.algorithms[name].rates or self.datasets[dataset].rates or self.rates
+                for name in (each for each in self.methods if each in named):
+                    grid = self.methods[name].rates or self.datasets[dataset].rates or self.rates
                     for rate in grid[len(grid) // 2 :][:2] if selection.quick else grid:
                         condition = {"case": case, "rate": rate, "latency": self.search_latency}
                         yield self.run(dataset, name, condition, 0, selection)
@@ -309,11 +305,11 @@ class SchedulesSuite(Suite):
         first step.
         """
         rates = self.chosen_rates(records)
-        wanted = select("method", selection.methods, self.algorithms)
+        wanted = select("method", selection.methods, self.methods)
         for seed, dataset, case, name in product(
             range(selection.seeds), self.selected_datasets(selection), self.cases, wanted
         ):
-            entry = self.algorithms[name]
+            entry = self.methods[name]
             if (found := rates.get((dataset, case, name))) is not None:
                 for latency in self.latencies if entry.at_once else (self.search_latency,):
                     if seed or latency != self.search_latency or entry.rate_of:
@@ -328,7 +324,7 @@ class SchedulesSuite(Suite):
         losses: dict[tuple[str, str, str], dict[float, float]] = {}
         for record in records.values():
             run = record["run"]
-            searched = run["method"] in self.algorithms and not self.algorithms[run["method"]].rate_of
+            searched = run["method"] in self.methods and not self.methods[run["method"]].rate_of
             if searched and run["seed"] == 0 and run["latency"] == self.search_latency:
                 by_rate = losses.setdefault((run["dataset"], run["case"], run["method"]), {})
                 by_rate[run["rate"]] = math.inf if record["diverged"] else record["curve"][-1]["loss"]
@@ -338,7 +334,7 @@ class SchedulesSuite(Suite):
             if math.isfinite(min(by_rate.values()))
         }
         for dataset, case, source in list(rates):
-            for name, entry in self.algorithms.items():
+            for name, entry in self.methods.items():
                 if entry.rate_of == source:
                     rates[dataset, case, name] = rates[dataset, case, source]
         return rates
@@ -351,7 +347,7 @@ class SchedulesSuite(Suite):
         scores: dict[tuple[str, int], list[float]] = {}
         for record in records.values():
             run = record["run"]
-            if run["method"] not in self.algorithms and not record["diverged"]:
+            if run["method"] not in self.methods and not record["diverged"]:
                 place = (run["dataset"], run["settings"]["case"]["parties"])
                 scores.setdefault(place, []).append(record["curve"][-1]["score"])
         return {place: self.share(place[0]) * statistics.fmean(each) for place, each in scores.items()}
@@ -360,7 +356,7 @@ class SchedulesSuite(Suite):
         self, dataset: str, method: str, condition: Mapping[str, Any], seed: int, selection: Selection
     ) -> SchedulesRun:
         """Return the run of an algorithm in a case, with a learning rate and a latency."""
-        entry, case = self.algorithms[method], self.cases[condition["case"]]
+        entry, case = self.methods[method], self.cases[condition["case"]]
         epochs = max(1, entry.epochs // 10) if selection.quick else entry.epochs
         own = {
             "schedule": entry.schedule,

@@ -192,9 +192,10 @@ class Suite(BaseModel, ABC):
                               "`anyparty compare`")  # fmt: skip
         return self
 
-    def methods_of(self, dataset: str) -> Mapping[str, Any]:
-        """Return the entries of a data set's methods, by name."""
-        raise NotImplementedError
+    def methods_of(self, dataset: str) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return the entries of a data set's methods, by name; in most suites, all data sets have the same."""
+        found: Mapping[str, Any] = self.methods  # type: ignore[attr-defined]
+        return found
 
     def conditions(self, dataset: str, method: str) -> Iterator[dict[str, Any]]:
         """Yield the conditions in which a method is run on a data set: the values of ``condition_names``."""

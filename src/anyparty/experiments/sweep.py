@@ -34,6 +34,7 @@ import joblib
 import numpy as np
 import polars as pl
 from filelock import FileLock
+from pydantic import model_validator
 
 from anyparty.api import runs
 from anyparty.api.federation import Federation
@@ -41,7 +42,7 @@ from anyparty.artifacts import run_folder
 from anyparty.artifacts.record import FILE, RunRecord
 from anyparty.config import Config, Settings, load
 from anyparty.config.loader import changed
-from anyparty.errors import AnypartyError, ConfigError, ModelError, RunError, Stopped, nearest, needing
+from anyparty.errors import AnypartyError, ConfigError, ModelError, RunError, Stopped, needing
 from anyparty.metrics import METRICS, headline
 from anyparty.training.callbacks import Callback
 
@@ -108,7 +109,7 @@ def sweep(
     return runs.frame(root / "*")
 
 
-def load_sweep(file: Path | str) -> tuple[SweepSettings, dict[str, NumberRange | Choices]]:
+def load_sweep(file: Path | str) -> tuple[SweepSettings, dict[str, NumberRange | tuple[Any, ...]]]:
     """Return the settings and the search space of a sweep, read from its file.
 
     Raises:
@@ -208,7 +209,7 @@ class SweepPlan:
         import optuna  # noqa: PLC0415
 
         if self.settings.sampler == "grid":
-            each = [[_encoded(value) for value in cast("Choices", entry).values] for entry in self.space.values()]
+            each = [[_encoded(value) for value in cast("tuple[Any, ...]", entry)] for entry in self.space.values()]
             return [dict(zip(self.space, values, strict=True)) for values in product(*each)]
         if self.settings.sampler == "tpe":
             return [{} for _ in range(self.settings.trials or 0)]
@@ -293,8 +294,8 @@ class SweepPlan:
     def _parameters(self, trial: Any) -> dict[str, Any]:
         """Return Optuna's parameters of a trial, which Optuna draws unless they are given."""
         for key, entry in self.space.items():
-            if isinstance(entry, Choices):
-                trial.suggest_categorical(key, [_encoded(value) for value in entry.values])
+            if isinstance(entry, tuple):
+                trial.suggest_categorical(key, [_encoded(value) for value in entry])
             elif entry.is_whole:
                 trial.suggest_int(key, int(entry.low), int(entry.high), log=entry.log)
             else:
@@ -303,11 +304,14 @@ class SweepPlan:
 
     def _run(self, parameters: Mapping[str, Any]) -> tuple[Path, Config]:
         """Return the folder and the settings of the run with Optuna's parameters."""
-        changes = {key: _value(entry, parameters[key]) for key, entry in self.space.items()}
+        changes = {key: parameters[key] if isinstance(entry, NumberRange) else
+                   next(value for value in entry if _encoded(value) == parameters[key])
+                   for key, entry in self.space.items()}  # fmt: skip
         config = changed(self.base, changes)
         resolved = config.model_dump(mode="json", exclude={"run", "track"})
         code = hashlib.sha256(json.dumps(resolved, sort_keys=True).encode()).hexdigest()[:8]
-        readable = "-".join(f"{key.rpartition('.')[2]}={_word(value)}" for key, value in changes.items())
+        readable = "-".join(f"{key.rpartition('.')[2]}={f'{value:.3g}' if isinstance(value, float) else value}"
+                            for key, value in changes.items())  # fmt: skip
         name = "".join(c if c.isalnum() or c in "-_.=" else "-" for c in readable)[:80]
         return self.folder / f"{name}-{code}", config
 
@@ -350,16 +354,6 @@ def _encoded(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, list | tuple) else value
 
 
-def _value(entry: NumberRange | Choices, stored: Any) -> Any:
-    if isinstance(entry, NumberRange):
-        return stored
-    return next(value for value in entry.values if _encoded(value) == stored)
-
-
-def _word(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
 class SweepCallback(Callback):
     """A callback that stops a run if the sweep's process was killed, or if Optuna prunes the run.
 
@@ -390,25 +384,30 @@ class SweepCallback(Callback):
                 raise Stopped(f"{PRUNED}, after {self.epochs} epochs")
 
 
-@dataclass(frozen=True, kw_only=True)
-class NumberRange:
+class NumberRange(Settings):
     """A range of numbers from ``low`` to ``high``, both included, from which numbers are drawn uniformly.
 
     If both limits are whole, whole numbers are drawn.  With ``log``, the logarithm is drawn uniformly.
     """
 
-    low: float
-    high: float
+    low: int | float
+    high: int | float
     log: bool = False
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> NumberRange:
+        if not self.low < self.high or (self.log and self.low <= 0):
+            raise ValueError(f"expected low < high, above 0 if log is true, got {self.low} and {self.high}")
+        return self
 
     def draw(self, rng: np.random.Generator) -> float | int:
         """Draw a number of the range at random."""
         if self.log:
-            drawn = float(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
-            return round(drawn) if self.is_whole else drawn
-        if self.is_whole:
-            return int(rng.integers(int(self.low), int(self.high) + 1))
-        return float(rng.uniform(self.low, self.high))
+            number = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
+            return round(number) if self.is_whole else number
+        return (
+            int(rng.integers(int(self.low), int(self.high) + 1)) if self.is_whole else rng.uniform(self.low, self.high)
+        )
 
     @property
     def is_whole(self) -> bool:
@@ -416,18 +415,8 @@ class NumberRange:
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choices:
-    """A list of values, from which each is drawn with the same probability."""
-
-    values: tuple[Any, ...]
-
-    def draw(self, rng: np.random.Generator) -> Any:
-        """Draw one of the values at random."""
-        return self.values[int(rng.integers(len(self.values)))]
-
-
-SearchSpace = Mapping[str, NumberRange | Choices]
+SearchSpace = Mapping[str, NumberRange | tuple[Any, ...]]
+"""For each setting, its range, or its choices, which have equal probabilities."""
 
 TUNED: Mapping[str, Any] = {
     "optimizer.lr": {"low": 3e-4, "high": 3e-2, "log": True},
@@ -437,7 +426,7 @@ TUNED: Mapping[str, Any] = {
 """The search space of ``compare(tune=...)`` by default."""
 
 
-def search_space(values: Mapping[str, Any]) -> dict[str, NumberRange | Choices]:
+def search_space(values: Mapping[str, Any]) -> dict[str, NumberRange | tuple[Any, ...]]:
     """Return the search space that settings describe.
 
     Args:
@@ -452,24 +441,18 @@ def search_space(values: Mapping[str, Any]) -> dict[str, NumberRange | Choices]:
     return {key: _entry(key, value) for key, value in values.items()}
 
 
-def _entry(key: str, value: Any) -> NumberRange | Choices:
+def _entry(key: str, value: Any) -> NumberRange | tuple[Any, ...]:
     if "." not in key:
         raise ConfigError(f"space: {key!r} is not the name of a setting; write group.key, such as optimizer.lr")
     if isinstance(value, list | tuple) and value:
-        return Choices(values=tuple(value))
+        return tuple(value)
     if not isinstance(value, Mapping):
         raise ConfigError(f"space: {key}: expected a list of values, or a table with low and high, got {value!r}")
-    known = ("low", "high", "log")
-    for name in value:
-        if name not in known:
-            raise ConfigError(f"space: {key}: there is no {name!r}{nearest(name, known)}")
-    low, high = value.get("low"), value.get("high")
-    numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (low, high))
-    if not numbers or not cast("float", low) < cast("float", high) or (value.get("log") and cast("float", low) <= 0):
-        raise ConfigError(f"space: {key}: expected two numbers low < high, above 0 if log is true, got {dict(value)!r}")
-    return NumberRange(low=cast("float", low), high=cast("float", high), log=bool(value.get("log", False)))
+    found: NumberRange = NumberRange.of(value, f"space: {key}")
+    return found
 
 
 def drawn(space: SearchSpace, rng: np.random.Generator, n: int) -> list[dict[str, Any]]:
     """Return ``n`` random configurations: each has one value for every setting of the space."""
-    return [{key: entry.draw(rng) for key, entry in space.items()} for _ in range(n)]
+    return [{key: entry.draw(rng) if isinstance(entry, NumberRange) else entry[int(rng.integers(len(entry)))]
+             for key, entry in space.items()} for _ in range(n)]  # fmt: skip

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -52,18 +52,119 @@ OWN_COLUMNS = "local"  # the method that trains on the active party's own column
 MAX_OPEN_RUNS = 24  # a table with more runs is shown folded
 
 
+@dataclass(frozen=True, kw_only=True)
+class ComparedRun:
+    """A run with its scores and the name of its variant."""
+
+    run: RecordedRun
+    scores: RunScores
+    variant: str
+
+    @classmethod
+    def of_all(cls, runs: Sequence[RecordedRun], scores: Sequence[RunScores]) -> list[ComparedRun]:
+        """Return the runs with their variants: the method, and the settings in which runs of that method differ."""
+        flat = {run.name: _without_duplicates(_flat(run.settings)) for run in runs}
+        every = {key for each in flat.values() for key in each}
+        keys = sorted(key for key in every if ".".join(key) not in NOT_IN_VARIANT)
+        compared = []
+        for run, each in zip(runs, scores, strict=True):
+            peers = [other for other in runs if other.method == run.method]
+            differ = [
+                key for key in keys if len({_comparable(other, key, flat[other.name].get(key)) for other in peers}) > 1
+            ]
+            settings = ", ".join(f"{'.'.join(key)} = {flat[run.name].get(key)}" for key in differ)
+            variant = f"{run.method} ({settings})" if settings else run.method
+            compared.append(cls(run=run, scores=each, variant=variant))
+        return compared
+
+    @property
+    def recorded(self) -> str | None:
+        """The recorded metric to show if the model was not scored again, else ``None``."""
+        return recorded_metric(self.run, self.scores.metric) if self.scores.sets is None else None
+
+    @property
+    def overall(self) -> Mapping[str, Any]:
+        """The recorded scores of all test rows together."""
+        found: Mapping[str, Any] = (self.run.evaluation or {}).get("overall", {})
+        return found
+
+    @property
+    def coverage(self) -> float:
+        """The share of test rows that the recorded score covers; 1 if the share is not recorded."""
+        part = self.overall.get("coverage")
+        return 1.0 if part is None else float(part)
+
+    def estimate(self, metric: str) -> Estimate | None:
+        """Return the score with all parties: the loaded model's score with an interval, else the recorded score.
+
+        A recorded score is used only if it covers all test rows.  The result is ``None`` if the run has neither score.
+        """
+        sets = self.scores.sets
+        if sets is not None:
+            defined = sets.metric == metric and not math.isnan(float(sets.values(sets.all_parties)[0]))
+            return sets.score(sets.all_parties).score if defined else None
+        if self.recorded != metric or self.overall[metric] is None or self.coverage < 1:
+            return None
+        return Estimate(value=float(self.overall[metric]), low=math.nan, high=math.nan)
+
+    def digits(self, metric: str) -> int:
+        """Return the number of decimals to show for the run's score."""
+        if self.scores.sets is not None:
+            return self.scores.sets.decimals if self.scores.sets.metric == metric else 0
+        estimate = self.estimate(metric)
+        return decimal_places(metric, estimate.value) if estimate else 0
+
+    def cell(self, metric: str, *, recorded: bool) -> str:
+        """Return the score for the table of runs: of the loaded model, or the recorded score.
+
+        If some test rows have no answer, the text of a recorded score gives the share of answered rows.
+        """
+        sets = self.scores.sets
+        if not recorded and sets is not None and sets.metric == metric:
+            return format_estimate(sets.score(sets.all_parties).score, digits=sets.decimals)
+        if not recorded or self.recorded != metric:
+            return "–"
+        value = format_score(metric, self.overall[metric])
+        return value if self.coverage == 1 else f"{value} of the {self.coverage:.0%} with an answer"
+
+    def by_count(self, metric: str) -> dict[int, float]:
+        """Return the score for each number of parties: of the loaded model, or the recorded score.
+
+        A recorded score is NaN if some rows have no answer or there are fewer than ``FEWEST_ROWS`` rows.
+        """
+        if self.scores.sets is not None:
+            return {size: score.value for size, score in self.scores.sets.by_size().items() if size}
+        found = {}
+        for count, row in (self.run.evaluation or {}).get("by_count", {}).items():
+            whole = row.get("coverage") in {None, 1} and row["rows"] >= figures.FEWEST_ROWS
+            found[int(count)] = float(row[metric]) if whole and row.get(metric) is not None else math.nan
+        return found
+
+    @property
+    def positive_class(self) -> Sequence[str]:
+        """The last class, which is the positive one of two; empty for a regression."""
+        sets, recorded = self.scores.sets, (self.run.evaluation or {}).get("classes", [])
+        return sets.tested.model.task.classes[-1:] if sets is not None else tuple(recorded)[-1:]
+
+    @property
+    def test_rows(self) -> object:
+        """A value that is equal for two runs if their test rows are known to be equal."""
+        return labelled_test_rows(self.scores) if self.scores.sets else recorded_test_rows(self.run)
+
+
 def comparison_section(runs: Sequence[RecordedRun], scores: Sequence[RunScores]) -> Section:
     """Make the section that compares several runs: figures, the table of runs, and differences between variants."""
-    metrics = sorted({each.sets.metric for each in scores if each.sets})
-    recorded = sorted({name for run, each in zip(runs, scores, strict=True) if (name := _recorded_only(run, each))})
+    compared = ComparedRun.of_all(runs, scores)
+    metrics = sorted({each.scores.sets.metric for each in compared if each.scores.sets})
+    recorded = sorted({each.recorded for each in compared if each.recorded})
     every = list(dict.fromkeys([*metrics, *recorded]))
     text, drawn, tables, details = [], [], list[PageTable](), list[Section]()
     for metric in every:
-        drawn += [each] if (each := _figure(runs, scores, metric)) else []
+        drawn += [each] if (each := _figure(compared, metric)) else []
         found, reasons = compare_variants(runs, scores, metric)
         if found:
-            digits = max(_digits(run, each, metric) for run, each in zip(runs, scores, strict=True))
-            reference = _reference(runs, found)
+            digits = max(each.digits(metric) for each in compared)
+            reference = _reference(compared, found)
             shown = [each.against(reference) for each in found if reference in {each.one, each.other}]
             tables.append(_difference_table(shown, metric, digits))
             if len(found) > len(shown):
@@ -74,9 +175,9 @@ def comparison_section(runs: Sequence[RecordedRun], scores: Sequence[RunScores])
     if not every:
         missing = dict.fromkeys(each.reason or "the records have none" for each in scores)
         text += [f"There are no test scores: {reason}." for reason in missing]
-    text += [*_left_out_of_figure(runs, scores), *_left_out_of_differences(runs, scores)]
-    tables += filter(None, (_count_table(runs, scores, metric) for metric in every))
-    each_run = _run_table(runs, scores, metrics, recorded)
+    text += _left_out(compared)
+    tables += filter(None, (_count_table(compared, metric) for metric in every))
+    each_run = _run_table(compared, metrics, recorded)
     if len(runs) > MAX_OPEN_RUNS:
         details.insert(0, Section(id="each-run", title=f"Scores of all {len(runs)} runs", tables=[each_run]))
     else:
@@ -89,47 +190,40 @@ def comparison_section(runs: Sequence[RecordedRun], scores: Sequence[RunScores])
                    beside=all(each.figure.get_figwidth() <= NARROW for each in drawn))  # fmt: skip
 
 
-def _run_table(
-    runs: Sequence[RecordedRun], scores: Sequence[RunScores], metrics: Sequence[str], recorded: Sequence[str]
-) -> PageTable:
+def _run_table(compared: Sequence[ComparedRun], metrics: Sequence[str], recorded: Sequence[str]) -> PageTable:
     source = ", as recorded" if metrics else ""  # if no model was scored again, all scores are as recorded
     labels = [*map(metric_label, metrics), *(f"{metric_label(metric)}{source}" for metric in recorded)]
     rows = [
         [
-            run.name, run.method or "–", *(_score_cell(each, metric) for metric in metrics),
-            *(_recorded_cell(run, each, metric) for metric in recorded), str(run.seed),
+            run.name, run.method or "–", *(each.cell(metric, recorded=False) for metric in metrics),
+            *(each.cell(metric, recorded=True) for metric in recorded), str(run.seed),
             f"{len(run.history)}" + (f" (best: {run.best_epoch})" if run.best_epoch else ""),
             format_bytes(total_traffic(run.ledger).bytes_sent) if run.ledger.flows else "–", run.status,
         ]
-        for run, each in zip(runs, scores, strict=True)
+        for each in compared for run in [each.run]
     ]  # fmt: skip
     headers = ["run", "method", *labels, "seed", "epochs", "sent", "status"]
     return PageTable(headers=headers, rows=rows, text_columns=frozenset({0, 1, len(headers) - 1}))
 
 
-def _count_table(runs: Sequence[RecordedRun], scores: Sequence[RunScores], metric: str) -> PageTable | None:
+def _count_table(compared: Sequence[ComparedRun], metric: str) -> PageTable | None:
     """Make the table of each variant's mean score by number of parties.
 
     If models were scored again, the number is that of the present parties, else that of the parties that have the row.
     The result is ``None`` if only some models were scored again, or if there are no or too many numbers of parties.
     """
-    again = [each.sets is not None and each.sets.metric == metric for each in scores]
+    again = [each.scores.sets is not None and each.scores.sets.metric == metric for each in compared]
     if any(again) != all(again):
         return None
-    labels, digits = _variant_labels(runs), 0
     found: dict[str, dict[int, list[float]]] = {}
-    for run, each in zip(runs, scores, strict=True):
-        if each.sets is not None:
-            by_count = {size: score.value for size, score in each.sets.by_size().items() if size}
-        else:
-            recorded = (run.evaluation or {}).get("by_count", {})
-            by_count = {int(count): _whole_score(row, metric) for count, row in recorded.items()}
-        for count, value in by_count.items():
-            found.setdefault(labels[run.name], {}).setdefault(count, []).append(value)
-            digits = max(digits, 0 if math.isnan(value) else decimal_places(metric, value))
+    for each in compared:
+        for count, value in each.by_count(metric).items():
+            found.setdefault(each.variant, {}).setdefault(count, []).append(value)
     counts = sorted({count for values in found.values() for count in values})
     if len(found) < 2 or not 1 < len(counts) <= MAX_COUNTS:
         return None
+    digits = max((decimal_places(metric, value) for by_count in found.values() for values in by_count.values()
+                  for value in values if not math.isnan(value)), default=0)  # fmt: skip
     rows = [
         [name, *(format_number(statistics.fmean(values.get(count, [math.nan])), digits) for count in counts)]
         for name, values in found.items()
@@ -141,103 +235,55 @@ def _count_table(runs: Sequence[RecordedRun], scores: Sequence[RunScores], metri
     return PageTable(headers=["variant", *map(str, counts)], rows=rows, caption=caption)
 
 
-def _whole_score(row: Mapping[str, Any], metric: str) -> float:
-    """Return a recorded score; NaN if some rows have no answer or there are fewer than ``FEWEST_ROWS`` rows."""
-    whole = row.get("coverage") in {None, 1} and row["rows"] >= figures.FEWEST_ROWS
-    return float(row[metric]) if whole and row.get(metric) is not None else math.nan
-
-
-def _reference(runs: Sequence[RecordedRun], found: Sequence[PairedDifference]) -> str:
+def _reference(compared: Sequence[ComparedRun], found: Sequence[PairedDifference]) -> str:
     """Return the reference variant: the first variant without other parties' columns, or else the first variant."""
-    compared = list(dict.fromkeys(name for each in found for name in (each.one, each.other)))
-    labels = _variant_labels(runs)
-    own = [labels[run.name] for run in runs if run.method == OWN_COLUMNS and labels[run.name] in compared]
-    return (own or compared)[0]
+    variants = list(dict.fromkeys(name for each in found for name in (each.one, each.other)))
+    own = [each.variant for each in compared if each.run.method == OWN_COLUMNS and each.variant in variants]
+    return (own or variants)[0]
 
 
-def _digits(run: RecordedRun, scores: RunScores, metric: str) -> int:
-    if scores.sets is not None:
-        return scores.sets.decimals if scores.sets.metric == metric else 0
-    estimate = _estimate(run, scores, metric)
-    return decimal_places(metric, estimate.value) if estimate else 0
-
-
-def _figure(runs: Sequence[RecordedRun], scores: Sequence[RunScores], metric: str) -> PageFigure | None:
+def _figure(compared: Sequence[ComparedRun], metric: str) -> PageFigure | None:
     """Draw a metric: one row for each variant if a variant has several seeds, else one row for each run.
 
     The result is ``None`` if fewer than two runs have a score.
     """
-    digits, labels = 0, _variant_labels(runs)
-    by_run, by_variant = dict[str, list[Estimate]](), dict[str, dict[int, Estimate]]()
-    found = {run.name: (estimate, each) for run, each in zip(runs, scores, strict=True)
-             if (estimate := _estimate(run, each, metric))}  # fmt: skip
-    for run in runs:
-        if run.name in found:
-            estimate, each = found[run.name]
-            by_run[run.name] = [estimate]
-            digits = max(digits, each.sets.decimals if each.sets else decimal_places(metric, estimate.value))
-            seeds = by_variant.setdefault(labels[run.name], {})
-            seeds[run.seed] = replace(estimate, low=math.nan, high=math.nan)
-    if len(by_run) < 2:
+    scored = [(each, estimate) for each in compared if (estimate := each.estimate(metric))]
+    if len(scored) < 2:
         return None
-    recorded = [name for name, (_, each) in found.items() if each.sets is None]
-    if any(len(each) > 1 for each in by_variant.values()):
-        rows = {name: list(each.values()) for name, each in by_variant.items()}
+    by_variant = dict[str, dict[int, Estimate]]()
+    for each, estimate in scored:
+        seeds = by_variant.setdefault(each.variant, {})
+        seeds[each.run.seed] = replace(estimate, low=math.nan, high=math.nan)
+    recorded = [each.run.name for each, _ in scored if each.scores.sets is None]
+    rows = {each.run.name: [estimate] for each, estimate in scored}
+    if any(len(seeds) > 1 for seeds in by_variant.values()):
+        rows = {name: list(seeds.values()) for name, seeds in by_variant.items()}
         caption = "Mean of each variant over its seeds (faint dots), with a band of one standard deviation"
-        caption += f"; the scores of {some(recorded)} are as recorded" if 0 < len(recorded) < len(found) else ""
-    elif len(recorded) == len(found):
-        rows, caption = by_run, "Recorded score of each run, with all parties"
+        caption += f"; the scores of {some(recorded)} are as recorded" if 0 < len(recorded) < len(scored) else ""
+    elif len(recorded) == len(scored):
+        caption = "Recorded score of each run, with all parties"
     else:
-        rows, caption = by_run, "Score of each run, with all parties, with the 95 % interval from resampled test rows"
+        caption = "Score of each run, with all parties, with the 95 % interval from resampled test rows"
         caption += f"; the scores of {some(recorded)} are as recorded, without an interval" if recorded else ""
-    own = [each[0].value for name, each in by_run.items() if _method_of(runs, name) == OWN_COLUMNS]
-    line = statistics.fmean(own) if own else math.nan
-    figure = figures.draw_runs(rows, metric_label(metric), digits, own=line)
+    own = [estimate.value for each, estimate in scored if each.run.method == OWN_COLUMNS]
+    digits = max(each.digits(metric) for each, _ in scored)
+    figure = figures.draw_runs(rows, metric_label(metric), digits, own=statistics.fmean(own) if own else math.nan)
     means = "; ".join(f"{name}: {format_number(statistics.fmean(one.value for one in each), digits)}"
                       for name, each in rows.items())  # fmt: skip
     return PageFigure(name=f"runs-{metric}", figure=figure, caption=f"{caption}. {_direction(metric)}",
                       alternative=f"{metric_label(metric)} of each row, with intervals. {means}.")  # fmt: skip
 
 
-def _method_of(runs: Sequence[RecordedRun], name: str) -> str:
-    return next(run.method for run in runs if run.name == name)
-
-
-def _estimate(run: RecordedRun, scores: RunScores, metric: str) -> Estimate | None:
-    """Return a run's score with all parties: the loaded model's score with an interval, otherwise the recorded score.
-
-    A recorded score is used only if it covers all test rows.  The result is ``None`` if the run has neither score.
-    """
-    sets, recorded = scores.sets, (run.evaluation or {}).get("overall", {})
-    if sets is not None:
-        defined = sets.metric == metric and not math.isnan(float(sets.values(sets.all_parties)[0]))
-        return sets.score(sets.all_parties).score if defined else None
-    if _recorded_only(run, scores) != metric or recorded[metric] is None or _coverage(run) < 1:
-        return None
-    return Estimate(value=float(recorded[metric]), low=math.nan, high=math.nan)
-
-
-def _coverage(run: RecordedRun) -> float:
-    """Return the share of test rows that a run's recorded score covers; 1 if the share is not recorded."""
-    part = (run.evaluation or {}).get("overall", {}).get("coverage")
-    return 1.0 if part is None else float(part)
-
-
-def _left_out_of_figure(runs: Sequence[RecordedRun], scores: Sequence[RunScores]) -> list[str]:
-    part = {run.name: _coverage(run) for run, each in zip(runs, scores, strict=True) if _recorded_only(run, each)}
-    return [f"Not in the figure: {name}, whose recorded score covers only the {share:.0%} of test rows with an answer."
-            for name, share in part.items() if share < 1]  # fmt: skip
-
-
-def _left_out_of_differences(runs: Sequence[RecordedRun], scores: Sequence[RunScores]) -> list[str]:
-    if not any(each.sets for each in scores):
-        return []
+def _left_out(compared: Sequence[ComparedRun]) -> list[str]:
+    """Return sentences on the runs that are not in the figure or not among the differences."""
+    sentences = [f"Not in the figure: {each.run.name}, whose recorded score covers only the {each.coverage:.0%} of "
+                 "test rows with an answer." for each in compared if each.recorded and each.coverage < 1]  # fmt: skip
     without: dict[str, list[str]] = {}
-    for run, each in zip(runs, scores, strict=True):
-        if each.sets is None:
-            without.setdefault(each.reason, []).append(run.name)
-    return [f"Not among the differences, which need the model and its tables: {some(names, len(names))} ({reason})."
-            for reason, names in without.items()]  # fmt: skip
+    for each in compared if any(each.scores.sets for each in compared) else ():
+        if each.scores.sets is None:
+            without.setdefault(each.scores.reason, []).append(each.run.name)
+    return sentences + [f"Not among the differences, which need the model and its tables: {some(names, len(names))} "
+                        f"({reason})." for reason, names in without.items()]  # fmt: skip
 
 
 def _direction(metric: str) -> str:
@@ -260,27 +306,6 @@ def _difference_table(found: Sequence[PairedDifference], metric: str, digits: in
                      text_columns=frozenset({0, 1}), caption=caption)  # fmt: skip
 
 
-def _score_cell(scores: RunScores, metric: str) -> str:
-    sets = scores.sets
-    if sets is None or sets.metric != metric:
-        return "–"
-    return format_estimate(sets.score(sets.all_parties).score, digits=sets.decimals)
-
-
-def _recorded_only(run: RecordedRun, scores: RunScores) -> str | None:
-    """Return the recorded metric to show for a run whose model was not scored again; ``None`` for other runs."""
-    return recorded_metric(run, scores.metric) if scores.sets is None else None
-
-
-def _recorded_cell(run: RecordedRun, scores: RunScores, metric: str) -> str:
-    """Return a recorded score as text; if some test rows have no answer, the text gives the share of answered rows."""
-    if _recorded_only(run, scores) != metric or run.evaluation is None:
-        return "–"
-    overall = run.evaluation["overall"]
-    value, part = format_score(metric, overall[metric]), overall.get("coverage")
-    return value if part in {None, 1} else f"{value} of the {part:.0%} with an answer"
-
-
 def compare_variants(
     runs: Sequence[RecordedRun], scores: Sequence[RunScores], metric: str
 ) -> tuple[list[PairedDifference], list[str]]:
@@ -290,38 +315,26 @@ def compare_variants(
         The differences, and the reasons why some pairs of variants, seeds or runs could not be compared.
     """
     models = any(each.sets for each in scores)
-    found_scores = {run.name: (run, each, estimate) for run, each in zip(runs, scores, strict=True)
-                    if (each.sets or not models) and (estimate := _estimate(run, each, metric))}  # fmt: skip
-    values = {name: estimate.value for name, (_, _, estimate) in found_scores.items()}
-    positive = {name: _positive(run, each) for name, (run, each, _) in found_scores.items()}
-    tested = {name: labelled_test_rows(each) if each.sets else recorded_test_rows(run)
-              for name, (run, each, _) in found_scores.items()}  # fmt: skip
-    variants: dict[str, dict[int, RecordedRun]] = {}
-    labels, found, reasons = _variant_labels(runs), [], []
-    for run in runs:
-        if run.name in values:
-            first = variants.setdefault(labels[run.name], {}).setdefault(run.seed, run)
-            if first is not run:
-                reasons.append(f"{run.name} has the settings and the seed of {first.name}")
+    variants: dict[str, dict[int, ComparedRun]] = {}
+    values, tested, found, reasons = dict[str, float](), dict[str, object](), list[PairedDifference](), list[str]()
+    for each in ComparedRun.of_all(runs, scores):
+        if (each.scores.sets or not models) and (estimate := each.estimate(metric)):
+            values[each.run.name], tested[each.run.name] = estimate.value, each.test_rows
+            first = variants.setdefault(each.variant, {}).setdefault(each.run.seed, each)
+            if first is not each:
+                reasons.append(f"{each.run.name} has the settings and the seed of {first.run.name}")
     for one, other in combinations(variants, 2):
         common = sorted(variants[one].keys() & variants[other].keys())
         pairs = [(variants[one][seed], variants[other][seed]) for seed in common]
-        same = [(a, b) for a, b in pairs if tested[a.name] == tested[b.name]]
+        same = [(a, b) for a, b in pairs if tested[a.run.name] == tested[b.run.name]]
         if len(same) < len(pairs):
             reasons.append(f"{one} and {other} have different test rows")
-        if metric in METRICS_OF_ONE_CLASS and len({positive[run.name] for pair in same for run in pair}) > 1:
+        if metric in METRICS_OF_ONE_CLASS and len({tuple(run.positive_class) for pair in same for run in pair}) > 1:
             reasons.append(f"{one} and {other} have different positive classes")
-            continue
-        if same:
-            scored = [(values[a.name], values[b.name]) for a, b in same]
+        elif same:
+            scored = [(values[a.run.name], values[b.run.name]) for a, b in same]
             found.append(PairedDifference.of(metric, scored, one, other))
     return found, reasons
-
-
-def _positive(run: RecordedRun, scores: RunScores) -> Sequence[str]:
-    if scores.sets is not None:
-        return scores.sets.tested.model.task.classes[-1:]
-    return list((run.evaluation or {}).get("classes", []))[-1:]
 
 
 def recorded_test_rows(run: RecordedRun) -> object:
@@ -352,22 +365,6 @@ def labelled_test_rows(scores: RunScores) -> list[tuple[str, str]]:
         task.classes[int(y)] if task.classes else f"{float(y) * task.scale + task.mean:.5g}" for y in tested.y
     ]  # fmt: skip
     return list(zip(ids.gather(tested.test_rows.tolist()).to_list(), labels, strict=True))
-
-
-def _variant_labels(runs: Sequence[RecordedRun]) -> dict[str, str]:
-    """Return the name of each run's variant: the method, and the settings in which runs of that method differ."""
-    flat = {run.name: _without_duplicates(_flat(run.settings)) for run in runs}
-    every = {key for each in flat.values() for key in each}
-    keys = sorted(key for key in every if ".".join(key) not in NOT_IN_VARIANT)
-    labels = {}
-    for run in runs:
-        peers = [other for other in runs if other.method == run.method]
-        differ = [
-            key for key in keys if len({_comparable(other, key, flat[other.name].get(key)) for other in peers}) > 1
-        ]
-        settings = ", ".join(f"{'.'.join(key)} = {flat[run.name].get(key)}" for key in differ)
-        labels[run.name] = f"{run.method} ({settings})" if settings else run.method
-    return labels
 
 
 def _comparable(run: RecordedRun, key: tuple[str, ...], value: Any) -> str:
