@@ -184,6 +184,17 @@ def test_a_trial_that_another_process_took_over_is_not_trained_twice(write: Call
     assert len(anyparty.runs.frame(plan.folder / "*")) == 2
 
 
+def test_processes_that_begin_at_the_same_time_draw_different_configurations(write: Callable[..., Path]) -> None:
+    path = write({"optimizer.lr": "{low = 1e-3, high = 0.1}"}, sampler="'tpe'", trials="2")
+    plan, _ = opened(path)
+    both = [plan.open_study() for _ in range(2)]
+    trials = [study.ask() for study, _ in both]  # both ask before one of them draws
+    for trial, (study, lock) in zip(trials, both, strict=True):
+        plan._train(trial, study, lock, os.getpid())
+    found = sweep(path)
+    assert len(found) == found["optimizer.lr"].n_unique() == 2
+
+
 def test_an_interrupted_training_is_continued_and_a_failed_one_is_not_repeated(
     write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

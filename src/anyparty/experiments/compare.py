@@ -27,8 +27,7 @@ from anyparty.experiments import runner
 from anyparty.experiments.compared_methods import ComparedMethod, check_methods, compared_methods, described_option
 from anyparty.experiments.comparison import Comparison
 from anyparty.experiments.comparison_run import ComparisonRun
-from anyparty.experiments.sweep import TUNED, search_space
-from anyparty.experiments.sweep import drawn as random_configurations
+from anyparty.experiments.sweep import TUNED, draw_configurations, search_space
 from anyparty.metrics import METRICS, headline
 from anyparty.networks.optimizer import Optimizer
 
@@ -172,7 +171,7 @@ def _searched(
         if space is not None:
             raise ConfigError("space has no effect without tune: give the number of configurations, such as tune=20")
         return {}
-    configurations = [{}, *random_configurations(search_space(space or TUNED), Seeds(0).numpy("tune"), tune - 1)]
+    configurations = [{}, *draw_configurations(search_space(space or TUNED), Seeds(0).numpy("tune"), tune - 1)]
     first = [run for run in runs if run.seed == seed]
     tried = [replace(run, changes=each, scored=False) for run in first for each in configurations]
     records = execute(tried).records

@@ -245,14 +245,10 @@ class SweepPlan:
 
     def train_waiting(self, parent: int) -> None:
         """Train the waiting trials one after the other, until none is left; ``parent`` is the sweep's process."""
-        from optuna.samplers import TPESampler  # noqa: PLC0415
-        from optuna.trial import TrialState  # noqa: PLC0415
+        from optuna.trial import TrialState  # noqa: PLC0415 - an extra
 
         study, lock = self.open_study()
-        while waiting := study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-            # A seed for each configuration: a continued sweep draws as one that was not stopped.
-            seed = np.random.SeedSequence([self.settings.seed, waiting[0].user_attrs[CONFIGURATION]])
-            study.sampler = TPESampler(seed=int(seed.generate_state(1)[0]))
+        while study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
             study.optimize(lambda trial: self._train(trial, study, lock, parent), n_trials=1, catch=(AnypartyError,))
 
     def _train(self, trial: Any, study: Any, lock: FileLock, parent: int) -> float:
@@ -263,6 +259,7 @@ class SweepPlan:
             TrialPruned: Optuna stopped the run.
         """
         from optuna import TrialPruned  # noqa: PLC0415
+        from optuna.samplers import TPESampler  # noqa: PLC0415
 
         with lock:  # ``enqueue`` in another process sees the trial with all of its parameters or with none
             number = trial.user_attrs.get(CONFIGURATION)
@@ -270,6 +267,10 @@ class SweepPlan:
                      if other.user_attrs.get(CONFIGURATION) == number]  # fmt: skip
             if number is None or max(taken) > trial.number:
                 raise RunError("another process has taken this configuration")
+            # A seed for each configuration: a continued sweep draws as one that was not stopped, and no two processes
+            # draw the same numbers.
+            seed = np.random.SeedSequence([self.settings.seed, number]).generate_state(1)
+            study.sampler = TPESampler(seed=int(seed[0]))
             folder, config = self._run(self._parameters(trial))
         watch = SweepCallback(trial if self._can_prune else None, self.metric, parent)
         while (result := _result(folder, self.metric)) is None:
@@ -452,7 +453,7 @@ def _entry(key: str, value: Any) -> NumberRange | tuple[Any, ...]:
     return found
 
 
-def drawn(space: SearchSpace, rng: np.random.Generator, n: int) -> list[dict[str, Any]]:
+def draw_configurations(space: SearchSpace, rng: np.random.Generator, n: int) -> list[dict[str, Any]]:
     """Return ``n`` random configurations: each has one value for every setting of the space."""
     return [{key: entry.draw(rng) if isinstance(entry, NumberRange) else entry[int(rng.integers(len(entry)))]
              for key, entry in space.items()} for _ in range(n)]  # fmt: skip
