@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from anyparty.experiments.experiment import render
-from anyparty.experiments.missing_blocks_results import gaps, published_means, ratios
+from anyparty.experiments.missing_blocks_results import (
+    best_scores,
+    measured_scores,
+    published_scores,
+    ratios,
+    training_pairs,
+)
 from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
 
 METHODS = {"weak": {}, "strong": {}, "own-1": {"own": True}, "own-2": {"own": True}, "extra": {"beyond": True}}
@@ -189,9 +195,8 @@ class TestRatios:
 
     def test_a_ratio_uses_the_seeds_that_both_trainings_have(self):
         records = scored("weak", "MCAR 2", (60, 50), (90, 90)) | scored("weak", "MCAR 5", (30, 40))
-        found = ratios(made(layout="ratios"), made().read_cells(records))
-        assert found["breast-cancer", "weak", "MCAR 0"] == pytest.approx(50.0)
-        assert found["breast-cancer", "weak", "MAR 1"] == pytest.approx(80.0)
+        found = ratios(training_pairs(made(), measured_scores(made(), made().read_cells(records))))
+        assert dict(found.select("test", "ratio").iter_rows()) == pytest.approx({"MCAR 0": 50.0, "MAR 1": 80.0})
 
     def test_ratios_are_compared_on_common_seeds(self):
         """Weak has 100 over its two seeds, but 50 on seed 0, which Own-1 has too, with 60."""
@@ -228,4 +233,4 @@ class TestRatios:
 
 def test_gaps_of_the_paper_equal_those_computed_by_hand():
     """The gaps of all printed numbers: 80 - 70 and 75 - 65, twice."""
-    assert list(gaps(made(), published_means(made())).values()) == pytest.approx([10.0] * 4)
+    assert best_scores(published_scores(made()))["gap"].to_list() == pytest.approx([10.0] * 4)

@@ -12,7 +12,7 @@ from anyparty.data import datasets
 from anyparty.errors import ConfigError
 from anyparty.experiments import party_tables, runner, suites
 from anyparty.experiments.experiment import render
-from anyparty.experiments.one_exchange_page import claimed, over_widths
+from anyparty.experiments.one_exchange_page import compute_claim, mean_over_widths
 from anyparty.experiments.one_exchange_suite import OneExchangeSuite, party_frames
 from anyparty.experiments.suite import Selection
 from anyparty.methods.one_exchange.vfedtrans import VFedTrans
@@ -143,13 +143,13 @@ def test_tables_show_all_methods_and_numbers_of_rows(done, page):
     assert apc.mean_spread("score") == (pytest.approx(np.mean(scores)), pytest.approx(np.std(scores, ddof=1)))
     assert "60 aligned | 40 aligned" in page.markdown
     assert "{:.1f} ± {:.1f}".format(*apc.mean_spread("score")) in page.markdown
-    mean, _ = over_widths(made, cells, "breast-cancer", "local", 40)
+    mean, _ = mean_over_widths(made, cells, "breast-cancer", "local", 40)
     assert f"{mean:.1f} ± " in page.markdown
     rows = list(csv.DictReader(StringIO(page.csv)))
     assert len(rows) == len(cells)
     assert {row["aligned"] for row in rows if row["method"] == "local"} == {"any"}
     assert all(float(row["bytes_sent"]) == float(row["bytes_by_formula"]) for row in rows if row["method"] == "apc")
-    ours = claimed(made, cells, made.claims[0])
+    ours = compute_claim(made, cells, made.claims[0])
     assert f"| here | more | breast-cancer | 2.5 | {ours:.2f} |" in page.markdown
     assert "- In all." in page.markdown
 
@@ -159,8 +159,8 @@ def test_there_is_no_mean_over_only_some_widths(done, page):
     made, _, records = done
     some = {key: each for key, each in records.items() if (each["run"]["method"], each["run"]["width"]) != ("local", 2)}
     cells = render(made, some, {}).cells
-    assert over_widths(made, cells, "breast-cancer", "local", 40) is None
-    assert over_widths(made, cells, "breast-cancer", "apc", 40) == over_widths(
+    assert mean_over_widths(made, cells, "breast-cancer", "local", 40) is None
+    assert mean_over_widths(made, cells, "breast-cancer", "apc", 40) == mean_over_widths(
         made, page.cells, "breast-cancer", "apc", 40
     )
 
@@ -171,7 +171,7 @@ def test_cells_with_fewer_repeats_are_left_out(done, page):
             if (each["run"]["method"], each["run"]["width"], each["run"]["seed"]) != ("local", 2, 1)}  # fmt: skip
     assert len(some) == len(records) - 1
     part = render(made, some, {})
-    assert over_widths(made, part.cells, "breast-cancer", "local", 40) is None
+    assert mean_over_widths(made, part.cells, "breast-cancer", "local", 40) is None
     assert "Left out: 1 cells that do not have 2 repeats yet, as the others have." in part.markdown
     assert "Left out" not in page.markdown
     columns = part.markdown.split("2 columns at the active party:")[1].split("columns at")[0]
@@ -203,16 +203,18 @@ def test_claims_equal_those_computed_by_hand(done):
     """A gain is the greatest over numbers of aligned rows, a loss between two of them, bytes a ratio of formulas."""
     made, _, records = done
     cells = render(made, records, {}).cells
-    mean = {(m, a): over_widths(made, cells, "breast-cancer", m, a)[0] for m in ("apc", "vfedtrans") for a in (60, 40)}
+    mean = {
+        (m, a): mean_over_widths(made, cells, "breast-cancer", m, a)[0] for m in ("apc", "vfedtrans") for a in (60, 40)
+    }
     claim = made.claims[0].model_copy(update={"over": "vfedtrans"})
     gains = [mean["apc", a] - mean["vfedtrans", a] for a in (60, 40)]
-    assert claimed(made, cells, claim) == pytest.approx(max(gains))
+    assert compute_claim(made, cells, claim) == pytest.approx(max(gains))
     loss = claim.model_copy(update={"kind": "loss", "aligned": (60, 40)})
-    assert claimed(made, cells, loss) == pytest.approx(mean["apc", 60] - mean["apc", 40])
+    assert compute_claim(made, cells, loss) == pytest.approx(mean["apc", 60] - mean["apc", 40])
     ratio = costs.vfedtrans(60, 2, 28).bytes_sent / costs.apc(60, 5).bytes_sent
     mine = [cell for cell in cells if cell["width"] == 2]
-    assert claimed(made, mine, claim.model_copy(update={"kind": "bytes"})) == pytest.approx(ratio)
-    assert claimed(made, [], claim) is None
+    assert compute_claim(made, mine, claim.model_copy(update={"kind": "bytes"})) == pytest.approx(ratio)
+    assert compute_claim(made, [], claim) is None
 
 
 def test_table_2_scores_held_out_rows_and_shows_the_paper(tmp_path):

@@ -256,7 +256,7 @@ def test_unanswered_rows_get_the_constant_prediction(runs):
 def test_contributions_sum_to_the_gain(runs, which):
     of = PartySetScores.of(load_with_test_rows(runs[which]))
     found = of.shapley()
-    better = (of.values(of.all_parties) - of.values(frozenset()))[0] * (1 if of.greater else -1)
+    better = (of.values(of.all_parties) - of.values(frozenset()))[0] * (1 if of.is_greater_better else -1)
     assert sum(share.value for share in found.values.values()) == pytest.approx(better)
     assert found.gain == pytest.approx(better)
     assert bool(found.orders) == (which == "twelve")

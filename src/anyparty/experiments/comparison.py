@@ -98,19 +98,19 @@ class Comparison:
         Raises:
             ConfigError: a column or the metric does not exist.
         """
-        long = self._long(metric)
+        long = self._score_rows(metric)
         if by is None:
             return long
-        keys = _keys(by)
-        seeds = _per_seed(long, keys)
+        keys = _group_columns(by)
+        seeds = _seed_means(long, keys)
         costs = [pl.col(name).mean() for name in ("coverage", *COSTS)]
         return seeds.group_by(keys, maintain_order=True).agg(
             pl.col("score").mean().alias("mean"), pl.col("score").std().alias("deviation"),
             pl.col("score").count().alias("seeds"), *costs,
         )  # fmt: skip
 
-    def _long(self, metric: str | None) -> pl.DataFrame:
-        name = self._checked(metric)
+    def _score_rows(self, metric: str | None) -> pl.DataFrame:
+        name = self._metric_name(metric)
         rows = [
             {
                 "method": record["run"]["method"],
@@ -118,9 +118,9 @@ class Comparison:
                 "seed": record["run"]["seed"],
                 "present": each["present"],
                 "metric": name,
-                "score": _number(each.get(name)),
-                "coverage": _number(each.get("coverage")),
-                "rows": _number(each.get("rows")),
+                "score": _defined_number(each.get(name)),
+                "coverage": _defined_number(each.get("coverage")),
+                "rows": _defined_number(each.get("rows")),
                 "missing_reached": record["rate"],
                 **{key: record[key] for key in COSTS},
             }
@@ -133,7 +133,7 @@ class Comparison:
         return long.sort(pl.col("method").replace_strict(order), "missing", "seed",
                          pl.col("present").fill_null(10**9), descending=[False, False, False, True])  # fmt: skip
 
-    def _checked(self, metric: str | None) -> str:
+    def _metric_name(self, metric: str | None) -> str:
         name, known = metric or self.metric, self._metrics
         if name not in known:
             raise ConfigError(f"metric: the comparison has no {name!r}{nearest(name, known)}")
@@ -166,8 +166,8 @@ class Comparison:
         baseline = self.methods[0] if baseline is None else baseline
         if baseline not in self.methods:
             raise ConfigError(f"baseline: the comparison has no method {baseline!r}{nearest(baseline, self.methods)}")
-        name, keys = self._checked(metric), _keys(by)
-        seeds = _per_seed(self._long(metric), keys)
+        name, keys = self._metric_name(metric), _group_columns(by)
+        seeds = _seed_means(self._score_rows(metric), keys)
         others = [key for key in keys if key != "method"]
         base = seeds.filter(pl.col("method") == baseline).select(*others, "seed", pl.col("score").alias("base"))
         joined = seeds.filter(pl.col("method") != baseline).join(base, on=[*others, "seed"], maintain_order="left")
@@ -202,7 +202,11 @@ class Comparison:
 
     def _tuned_table(self) -> PageTable:
         rows = [
-            [f"{rate:.0%}", name, ", ".join(f"{key} = {_short(value)}" for key, value in changes.items()) or "as given"]
+            [
+                f"{rate:.0%}",
+                name,
+                ", ".join(f"{key} = {_setting_text(value)}" for key, value in changes.items()) or "as given",
+            ]
             for (name, rate), changes in self.tuned.items()
         ]
         return PageTable(headers=["missing", "method", "settings"], rows=rows, text_columns=frozenset({1, 2}),
@@ -214,8 +218,8 @@ class Comparison:
                   for row in self.frame(by=("missing", "present")).iter_rows(named=True)}  # fmt: skip
         present = sorted({key[2] for key in counts}, reverse=True)
         rows = [
-            [f"{rate:.0%}", name, self._cell(drawn[name, rate]),
-             *(self._cell(counts.get((name, rate, n))) for n in present)]
+            [f"{rate:.0%}", name, self._score_text(drawn[name, rate]),
+             *(self._score_text(counts.get((name, rate, n))) for n in present)]
             for rate in self.rates for name in self.methods if (name, rate) in drawn
         ]  # fmt: skip
         headers = ["missing", "method", "all rows", *(f"{n} present" for n in present)]
@@ -238,16 +242,16 @@ class Comparison:
     def _label(self) -> str:
         return metric_label(self.metric) + (", %" if self.metric in SHARES else "")
 
-    def _shown(self, value: float, digits: int) -> str:
+    def _format_value(self, value: float, digits: int) -> str:
         return format_number(100 * value, 1) if self.metric in SHARES else format_number(value, digits)
 
-    def _cell(self, row: Mapping[str, Any] | None) -> str:
+    def _score_text(self, row: Mapping[str, Any] | None) -> str:
         if row is None or row["mean"] is None or not row["coverage"]:
             return "–"
         digits = decimal_places(self.metric, row["mean"])
-        spread = f" ± {self._shown(row['deviation'], digits)}" if row["deviation"] is not None else ""
+        spread = f" ± {self._format_value(row['deviation'], digits)}" if row["deviation"] is not None else ""
         share = f" ({row['coverage']:.0%})" if row["coverage"] < 1 else ""
-        return f"{self._shown(row['mean'], digits)}{spread}{share}"
+        return f"{self._format_value(row['mean'], digits)}{spread}{share}"
 
     def _cost_table(self) -> PageTable:
         rows = [
@@ -275,7 +279,7 @@ class Comparison:
 
     def plot(self, metric: str | None = None) -> Figure:
         """Draw the score against the number of present parties: a panel per missing rate, a line per method."""
-        name = self._checked(metric)
+        name = self._metric_name(metric)
         grouped = self.frame(by=("missing", "present"), metric=name)
         panels = [
             Panel(title=f"{rate:.0%} of blocks missing in training", x_label="parties present in prediction",
@@ -349,7 +353,7 @@ class Comparison:
         return out / "index.html"
 
 
-def _keys(by: str | Sequence[str]) -> list[str]:
+def _group_columns(by: str | Sequence[str]) -> list[str]:
     """Return the columns to group by, with "method" first.
 
     Raises:
@@ -361,7 +365,7 @@ def _keys(by: str | Sequence[str]) -> list[str]:
     return [name for name in GROUPS if name == "method" or name in wanted]
 
 
-def _per_seed(long: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+def _seed_means(long: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     """Return one row for each group and seed: the mean score, the mean coverage and the mean costs.
 
     ``keys`` are the columns that define a group.
@@ -371,9 +375,9 @@ def _per_seed(long: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     return long.filter(counted).group_by([*keys, "seed"], maintain_order=True).agg(means)
 
 
-def _short(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _number(value: Any) -> float | None:
+def _defined_number(value: Any) -> float | None:
     return None if value is None or math.isnan(value) else float(value)

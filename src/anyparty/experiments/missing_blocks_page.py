@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
 
+import polars as pl
+
 from anyparty.core.figure_panels import Curve, Panel, PanelFigure
 from anyparty.experiments import missing_blocks_results as results
-from anyparty.experiments.missing_blocks_results import Configuration, configuration, method_entry, place_of
+from anyparty.experiments.missing_blocks_results import CONFIGURATION, method_entry
 from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
 from anyparty.experiments.page import Score, SuitePage, csv_text, fixed, markdown_table, score_table, seeds_text
 from anyparty.experiments.results import Cell, Records, shared_seeds
 
+PLACE = [*CONFIGURATION, "method"]
 METRIC = {
     "client_accuracy": "the mean accuracy of the parties' heads, each on the rows that the party has",
     "client_f1": "the mean F1 of the parties' heads, each on the rows that the party has",
@@ -69,7 +72,7 @@ def _score_body(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
             lines += tables(suite, dataset, here)
             lines += [f"Scores are {_metric_text(entry.metric)}; in the CSV the columns `mean` and `std`.", ""]
             lines += [f"In place of {entry.in_place_of}.", ""] if entry.in_place_of else []
-    return [*lines, LEGEND, "", *_own_methods(suite, cells), *_beyond_the_paper(suite, cells)]
+    return [*lines, LEGEND, "", *_own_methods(suite, cells), *_further_methods(suite, cells)]
 
 
 def _metric_text(metric: str) -> str:
@@ -77,7 +80,7 @@ def _metric_text(metric: str) -> str:
     return f"{METRIC[metric]} (`{metric}`)" if metric in METRIC else f"`{metric}` of all test rows together"
 
 
-def _reached(here: Sequence[Cell], *, by_parties: bool = False) -> list[str]:
+def _missing_shares(here: Sequence[Cell], *, by_parties: bool = False) -> list[str]:
     """Return a line with the shares of blocks that are missing in training and at test.
 
     The shares are below the mechanism's p, because every row keeps at least one block.
@@ -96,7 +99,7 @@ def _tables_by_mechanism(suite: MissingBlocksSuite, dataset: str, here: Sequence
         columns = {f"{missing} → {test}": {"missing": missing, "test": test}
                    for missing, test in product(suite.train_missing, suite.test_missing)}  # fmt: skip
         table = _score_table(suite, dataset, here, "missing in training → at test", columns)
-        return [title, "", *table, "", *_reached(here)]
+        return [title, "", *table, "", *_missing_shares(here)]
     lines = list[str]()
     for missing in suite.train_missing:
         trained = [cell for cell in here if cell["missing"] == missing]
@@ -151,7 +154,7 @@ def _tables_by_parties(suite: MissingBlocksSuite, dataset: str, here: Sequence[C
                      for title in dict.fromkeys(title for title, _ in at)]  # fmt: skip
             lines += [f"## {dataset}, missing {missing} → {test}: {suite.datasets[dataset].unit}", ""]
             lines += [*_score_table(suite, dataset, cells, "method", columns, seconds=False), ""]
-            lines += _reached(cells, by_parties=True)
+            lines += _missing_shares(cells, by_parties=True)
             lines += [f"CPU seconds of a training epoch, {dataset}, missing {missing}:", ""]
             lines += [*markdown_table(["method", *columns], times, text_columns=len(columns) + 1), ""]
     return lines
@@ -171,56 +174,50 @@ def _score_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
 
 def _own_methods(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
     """Return the lines on the methods that the paper introduces: their means, and their gaps to all other methods."""
-    published = results.published_means(suite)
-    printed = [cell for cell in cells
-               if not method_entry(suite, cell).beyond
-               and (not published or place_of(cell) in published)]  # fmt: skip
-    own = [cell for cell in printed if method_entry(suite, cell).own]
-    measured, papers = (
-        results.best_means(suite, means, own=True) for means in results.comparable_means(own, published)
-    )
-    if not measured:
+    scores, published = results.measured_scores(suite, cells), results.published_scores(suite)
+    printed = scores.filter(~pl.col("beyond"))
+    if len(published):
+        printed = printed.join(published, on=PLACE, how="semi", maintain_order="left")
+    own = results.comparable(printed.filter("own"))
+    papers = results.best_scores(published.join(own, on=PLACE, how="semi", maintain_order="left"))
+    if not len(own):
         return []
     lines = ["## The paper's own methods", "", COMPARED, ""]
-    lines += [f"Mean over configurations of the best of them ({_titles(suite, own)}; {_counts(own, measured)}):", ""]
-    lines += [*_means_table(0, measured, papers), ""]
-    measured, papers = (results.gaps(suite, means) for means in results.comparable_means(printed, published))
-    if not measured:
+    lines += [
+        f"Mean over configurations of the best of them ({_method_titles(printed.filter('own'))}; {_count_text(own)}):",
+        "",
+    ]
+    lines += [*_means_table("dataset", "own", results.best_scores(own), papers), ""]
+    compared = results.comparable(printed)
+    measured = results.best_scores(compared).drop_nulls("gap")
+    papers = published.join(compared, on=PLACE, how="semi", maintain_order="left")
+    papers = results.best_scores(papers).drop_nulls("gap")
+    if not len(measured):
         return lines
-    others = [cell for cell in printed if not method_entry(suite, cell).own and configuration(cell) in measured]
-    lines += [f"{GAPS} (others: {_titles(suite, others)}; {_counts(printed, measured)}):", ""]
-    rows = [[title, f"{len(found)}", f"{statistics.fmean(found.values()):z.1f}",
-             f"{sum(gap >= 0 for gap in found.values())} of {len(found)}"]
-            for title, found in (("ours", measured), ("*paper*", papers)) if found]  # fmt: skip
+    compared = compared.join(measured, on=CONFIGURATION, how="semi", maintain_order="left")
+    lines += [f"{GAPS} (others: {_method_titles(compared.filter(~pl.col('own')))}; {_count_text(compared)}):", ""]
+    rows = [[title, f"{len(found)}", f"{statistics.fmean(found):z.1f}", f"{(found >= 0).sum()} of {len(found)}"]
+            for title, found in (("ours", measured["gap"]), ("*paper*", papers["gap"])) if len(found)]  # fmt: skip
     lines += [*markdown_table(["", "configurations", "mean gap", "ahead"], rows, text_columns=4), ""]
-    return lines + [line for part in range(3) for line in [*_means_table(part, measured, papers), ""]]
+    return lines + [line for part in CONFIGURATION for line in [*_means_table(part, "gap", measured, papers), ""]]
 
 
-def _beyond_the_paper(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
+def _further_methods(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
     """Return the lines on methods that are not in the paper, compared with the best method that the paper introduces.
 
     Each method is compared twice: with the paper's printed numbers, which come from other random draws, and with the
     paper's methods as run here, which had the same random draws.
     """
-    groups: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells:
-        if method_entry(suite, cell).beyond:
-            groups.setdefault((cell["dataset"], cell["method"]), []).append(cell)
-    own = [cell for cell in cells if method_entry(suite, cell).own]
-    printed, lines = results.best_means(suite, results.published_means(suite), own=True), list[str]()
+    scores, lines = results.measured_scores(suite, cells), list[str]()
+    printed, own = results.best_scores(results.published_scores(suite)), scores.filter("own")
     as_printed, as_run = list[list[str]](), list[list[str]]()
-    for (dataset, method), group in groups.items():
-        title = f"{suite.datasets[dataset].methods[method].title}, {dataset}"
-        measured = {configuration(cell): cell.mean() for cell in group}
-        as_printed += _compared(title, measured, printed, results.comparable_seeds(group))
-        compared = [*group, *(cell for cell in own if cell["dataset"] == dataset)]
-        means, _ = results.comparable_means(compared, {})
-        measured = {(dataset, *place[2:]): mean for place, mean in means.items() if place[1] == method}
-        best = results.best_means(suite, means, own=True)
-        as_run += _compared(title, measured, best, results.comparable_seeds(compared))
+    for _, group in scores.filter("beyond").group_by("dataset", "method", maintain_order=True):
+        as_printed += _comparison_rows(group, printed)
+        compared = results.comparable(pl.concat([group, own.filter(pl.col("dataset") == group["dataset"][0])]))
+        as_run += _comparison_rows(compared.filter("beyond"), results.best_scores(compared))
     for sentence, other, rows in (
         (PRINTED, "*paper*", as_printed),
-        (RUN_HERE.format(titles=_titles(suite, own)), "paper's own, run here", as_run),
+        (RUN_HERE.format(titles=_method_titles(own)), "paper's own, run here", as_run),
     ):
         if rows:
             heads = ["", "configurations", "seeds", "ours", other, "ahead"]
@@ -228,80 +225,84 @@ def _beyond_the_paper(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[
     return ["## Beyond the paper", "", *lines] if lines else []
 
 
-def _compared(
-    title: str, measured: Mapping[Configuration, float], other: Mapping[Configuration, float],
-    seeds: Mapping[Configuration, Iterable[int]],
-) -> list[list[str]]:  # fmt: skip
-    """Return a list with a table row that compares two means over common configurations; empty without one."""
-    both = [at for at in measured if at in other]
-    if not both:
+def _comparison_rows(scores: pl.DataFrame, best: pl.DataFrame) -> list[list[str]]:
+    """Return a list with a table row that compares a method with the best of the paper's own; empty without both."""
+    means = scores.group_by([*CONFIGURATION, "title"], maintain_order=True).agg(pl.col("score").mean(), "seed")
+    both = means.join(best.drop_nulls("own"), on=CONFIGURATION, maintain_order="left")
+    if not len(both):
         return []
-    means = [f"{statistics.fmean(each[at] for at in both):.1f}" for each in (measured, other)]
-    ahead = sum(measured[at] >= other[at] for at in both)
-    return [[title, f"{len(both)}", seeds_text(seeds[at] for at in both), *means, f"{ahead} of {len(both)}"]]
+    values = [f"{statistics.fmean(both[name]):.1f}" for name in ("score", "own")]
+    return [[f"{both['title'][0]}, {both['dataset'][0]}", f"{len(both)}", seeds_text(both["seed"]), *values,
+             f"{(both['score'] >= both['own']).sum()} of {len(both)}"]]  # fmt: skip
 
 
-def _titles(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> str:
-    return "; ".join(dict.fromkeys(method_entry(suite, cell).title for cell in cells))
+def _method_titles(scores: pl.DataFrame) -> str:
+    return "; ".join(scores["title"].unique(maintain_order=True))
 
 
-def _counts(compared: Iterable[Cell], configurations: Iterable[Configuration]) -> str:
-    """Return a text with the number of the given configurations, and the seeds that each configuration has."""
-    seeds = results.comparable_seeds(compared)
-    each = [seeds[place] for place in configurations]
+def _count_text(scores: pl.DataFrame) -> str:
+    """Return a text with the number of configurations, and the seeds that each configuration has."""
+    each = scores.group_by(CONFIGURATION, maintain_order=True).agg(pl.col("seed").unique())["seed"]
     return f"configurations: {len(each)}, seeds of each: {seeds_text(each)}"
 
 
-def _means_table(
-    part: int, measured: Mapping[Configuration, float], papers: Mapping[Configuration, float]
-) -> list[str]:  # fmt: skip
+def _means_table(part: str, value: str, measured: pl.DataFrame, papers: pl.DataFrame) -> list[str]:
     """Return the lines of a table with the mean of ours and of the paper's for each value of a configuration's part."""
-    names = list(dict.fromkeys(at[part] for at in measured))
-    rows = []
-    for title, means in (("ours", measured), ("*paper*", papers)):
-        if means:
-            each = [[mean for at, mean in means.items() if at[part] == name] for name in names]
-            rows.append([title, *(f"{statistics.fmean(values):z.1f}" if values else "" for values in each)])
+    names, rows = measured[part].unique(maintain_order=True).to_list(), []
+    for title, found in (("ours", measured), ("*paper*", papers)):
+        if len(found):
+            means = dict(found.group_by(part).agg(pl.col(value).mean()).iter_rows())
+            rows.append([title, *(f"{means[name]:z.1f}" if name in means else "" for name in names)])
     return markdown_table(["", *names], rows, text_columns=len(names) + 1)
 
 
 def _ratio_body(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
-    lines = list[str]()
-    for dataset, entry in suite.datasets.items():
-        here = [cell for cell in cells if cell["dataset"] == dataset]
-        if results.training_pairs(suite, here):
-            lines += [f"## {dataset}: {entry.unit}, ratio in %", "", *_ratio_table(suite, dataset, here), ""]
-            lines += [f"Ratios are of {_metric_text(entry.metric)}; in the CSV the columns `metric` and `ratio`.", ""]
+    lines, pairs = list[str](), results.training_pairs(suite, results.measured_scores(suite, cells))
+    for dataset in pairs["dataset"].unique(maintain_order=True):
+        entry = suite.datasets[dataset]
+        lines += [f"## {dataset}: {entry.unit}, ratio in %", "", *_ratio_table(suite, dataset, pairs), ""]
+        lines += [f"Ratios are of {_metric_text(entry.metric)}; in the CSV the columns `metric` and `ratio`.", ""]
     lines += [RATIO_LEGEND.format(less=suite.train_missing[0], more=suite.train_missing[-1]), ""]
-    leads = f"Columns in which one of the paper's own methods has the highest ratio: {_leads(suite, cells)}."
+    leads = f"Columns in which one of the paper's own methods has the highest ratio: {_lead_text(suite, pairs)}."
     return [*lines, leads, ""]
 
 
-def _leads(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
+def _comparable_ratios(pairs: pl.DataFrame) -> pl.DataFrame:
+    return results.ratios(results.comparable(pairs, results.COLUMN, results.COLUMN))
+
+
+def _lead_text(suite: MissingBlocksSuite, pairs: pl.DataFrame) -> str:
     """Return a text with the number of table columns in which a method of the paper itself has the highest ratio."""
-    published = results.published_ratios(suite)
-    measured = {place: ratio for place, ratio in results.ratios(suite, cells, comparable=True).items()
-                if not published or place in published}  # fmt: skip
-    same = {place: published[place] for place in measured if place in published}
-    counts = ["{} of {}".format(*results.led_columns(suite, found)) for found in (measured, same, published)]
-    if not results.led_columns(suite, measured)[1]:
+    published, measured, keys = results.published_ratios(suite), _comparable_ratios(pairs), [*results.COLUMN, "method"]
+    if len(published):
+        measured = measured.join(published, on=keys, how="semi", maintain_order="left")
+    same = published.join(measured, on=keys, how="semi", maintain_order="left")
+    counts = ["{} of {}".format(*results.led_columns(found)) for found in (measured, same, published)]
+    if not results.led_columns(measured)[1]:
         return f"{counts[2]} in the paper"
     here = f"{counts[0]} where they and others were run"
-    return f"{here}; in the paper {counts[1]} with the same methods, {counts[2]} in all" if same else here
+    return f"{here}; in the paper {counts[1]} with the same methods, {counts[2]} in all" if len(same) else here
 
 
-def _ratio_table(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) -> list[str]:
-    pairs, measured, compared = (
-        results.training_pairs(suite, here), results.ratios(suite, here), results.ratios(suite, here, comparable=True)
-    )  # fmt: skip
-    published, rows = results.published_ratios(suite), dict[str, list[Score | None]]()
+def _values_by_place(found: pl.DataFrame, value: str = "ratio") -> dict[tuple[str, str, str], Any]:
+    """Return a value of each row by its data set, method and test mechanism."""
+    return {(row["dataset"], row["method"], row["test"]): row[value] for row in found.iter_rows(named=True)}
+
+
+def _ratio_table(suite: MissingBlocksSuite, dataset: str, pairs: pl.DataFrame) -> list[str]:
+    found = results.ratios(pairs)
+    measured, seeds, compared = (
+        _values_by_place(found),
+        _values_by_place(found, "seed"),
+        _values_by_place(_comparable_ratios(pairs)),
+    )
+    published, rows = _values_by_place(results.published_ratios(suite)), dict[str, list[Score | None]]()
     for method, entry in suite.datasets[dataset].methods.items():
-        places = [(dataset, method, test) for test in suite.test_missing]
         rows[entry.title] = [
-            Score(mean=measured.get(place, math.nan), seeds=shared_seeds(pairs[place]) if place in pairs else (),
+            Score(mean=measured.get(place, math.nan), seeds=seeds.get(place, ()),
                   paper=(published[place], math.nan) if place in published else None,
                   compared=compared.get(place, math.nan))
-            for place in places
+            for place in ((dataset, method, test) for test in suite.test_missing)
         ]  # fmt: skip
     return score_table(["missing at test", *suite.test_missing], rows)
 
@@ -312,15 +313,14 @@ def _ratio_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
     The column ``ratio`` covers the seeds that both trainings share. The column ``ratio_compared`` covers the seeds that
     all methods with the same data set and test mechanism share.
     """
-    pairs, compared, published = (
-        results.training_pairs(suite, cells), results.ratios(suite, cells, comparable=True),
-        results.published_ratios(suite),
-    )  # fmt: skip
+    pairs = results.training_pairs(suite, results.measured_scores(suite, cells))
+    compared, published = _values_by_place(_comparable_ratios(pairs)), _values_by_place(results.published_ratios(suite))
     names = ["dataset", "method", "test_missing", "metric", "ratio", "seeds", "ratio_compared", "paper_ratio"]
+    seeds = _values_by_place(results.ratios(pairs), "seed")
     return csv_text(names, (
-        [*place, suite.datasets[place[0]].metric, fixed(ratio, 3), len(shared_seeds(pairs[place])),
-         fixed(compared.get(place), 3), published.get(place, "")]
-        for place, ratio in results.ratios(suite, cells).items()
+        [*place, suite.datasets[place[0]].metric, fixed(ratio, 3), len(seeds[place]), fixed(compared.get(place), 3),
+         published.get(place, "")]
+        for place, ratio in _values_by_place(results.ratios(pairs)).items()
     ))  # fmt: skip
 
 
@@ -352,7 +352,7 @@ def _score_panel(
         if drawn := [cell for cell in here if cell["method"] == method]:
             spreads = [cell.mean_spread() for cell in drawn]
             curves.append(Curve(
-                label=_label(suite, drawn, cells), color=f"C{place}",
+                label=_legend_label(suite, drawn, cells), color=f"C{place}",
                 x=[cell["parties" if by_parties else "test"] for cell in drawn],
                 y=[cell.mean("epoch_seconds") for cell in drawn] if time else [mean for mean, _ in spreads],
                 spread=() if time else [spread for _, spread in spreads],
@@ -367,13 +367,18 @@ def _score_panel(
 
 def ratio_figure(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> PanelFigure:
     """Return a figure of each method's ratio against the test mechanism: a panel for each data set that has ratios."""
-    measured, pairs, panels = results.ratios(suite, cells), results.training_pairs(suite, cells), list[Panel]()
-    less, more = suite.train_missing[0], suite.train_missing[-1]
+    pairs, panels = results.training_pairs(suite, results.measured_scores(suite, cells)), list[Panel]()
+    measured, (less, *_, more) = _values_by_place(results.ratios(pairs)), suite.train_missing
     for dataset in dict.fromkeys(place[0] for place in measured):
-        here, curves = [cell for place, pair in pairs.items() if place[0] == dataset for cell in pair], list[Curve]()
+        trained, curves = [cell for cell in cells if cell["dataset"] == dataset], list[Curve]()
+        drawn = [
+            cell
+            for cell in trained
+            if cell["missing"] in {less, more} and (dataset, cell["method"], cell["test"]) in measured
+        ]
         for place, method in enumerate(suite.datasets[dataset].methods):
             if tests := [test for test in suite.test_missing if (dataset, method, test) in measured]:
-                label = _label(suite, [cell for cell in here if cell["method"] == method], here)
+                label = _legend_label(suite, [cell for cell in drawn if cell["method"] == method], drawn)
                 y = [measured[dataset, method, test] for test in tests]
                 curves.append(Curve(label=label, x=tests, y=y, color=f"C{place}"))
         # Scores at the level are as good as after training with fewer missing blocks.
@@ -382,7 +387,7 @@ def ratio_figure(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> PanelFigur
     return PanelFigure(panels=panels, size=(6.2, 4.4), across=2)
 
 
-def _label(suite: MissingBlocksSuite, drawn: Sequence[Cell], cells: Sequence[Cell]) -> str:
+def _legend_label(suite: MissingBlocksSuite, drawn: Sequence[Cell], cells: Sequence[Cell]) -> str:
     """Return the name of the method of ``drawn`` for the legend, with its seeds if methods differ in their seeds."""
     title, method = method_entry(suite, drawn[0]).title, drawn[0]["method"]
     if len({frozenset(cell.seeds()) for cell in cells}) == 1:

@@ -13,7 +13,7 @@ from functools import partial
 
 from anyparty.core.figure_panels import Curve, Panel, PanelFigure
 from anyparty.experiments.one_exchange_suite import Claim, OneExchangeSuite
-from anyparty.experiments.page import Score, SuitePage, csv_text, fixed, markdown_table, score_table, with_spread
+from anyparty.experiments.page import Score, SuitePage, csv_text, fixed, format_spread, markdown_table, score_table
 from anyparty.experiments.results import Cell, MeanSpread, Records, mean_spread
 
 FOLDS = "Mean of {folds} folds; mean ± standard deviation over the repeats."
@@ -41,8 +41,8 @@ def _body(suite: OneExchangeSuite, cells: Sequence[Cell]) -> Iterator[str]:
                 yield from [*_scores(suite, here, dataset), ""]
             yield from [*_costs(suite, here, dataset), ""]
     if suite.claims:
-        rows = [[claim.place, claim.says, claim.dataset, f"{claim.number:g}", fixed(claimed(suite, cells, claim), 2)]
-                for claim in suite.claims]  # fmt: skip
+        rows = [[claim.place, claim.says, claim.dataset, f"{claim.number:g}",
+                 fixed(compute_claim(suite, cells, claim), 2)] for claim in suite.claims]  # fmt: skip
         yield from ["## What the paper's text says", ""]
         yield from markdown_table(["where", "its words", "data set", "paper", "ours"], rows, text_columns=3)
         yield ""
@@ -53,7 +53,7 @@ def _scores(suite: OneExchangeSuite, here: Sequence[Cell], dataset: str) -> Iter
     heads = ["", *(f"{aligned:,} aligned" for aligned in entry.aligned)]
     if len(entry.widths) > 1:
         means = {
-            of.title: [_score(over_widths(suite, here, dataset, method, aligned)) for aligned in entry.aligned]
+            of.title: [_score(mean_over_widths(suite, here, dataset, method, aligned)) for aligned in entry.aligned]
             for method, of in suite.methods.items()
         }
         yield from [OVER_WIDTHS, "", *score_table(heads, means, text_columns=1), ""]
@@ -85,22 +85,22 @@ def _paper_score(cell: Cell) -> MeanSpread | None:
 def _costs(suite: OneExchangeSuite, here: Sequence[Cell], dataset: str) -> list[str]:
     width = suite.datasets[dataset].widths[0]
     heads = ["", "aligned", "rounds", "by formula", "*paper*", "MB", "by formula", "*paper*", "CPU s / run"]
-    rows = [[suite.methods[cell["method"]].title, *_cost(cell)] for cell in here if cell["width"] == width]
+    rows = [[suite.methods[cell["method"]].title, *_cost_cells(cell)] for cell in here if cell["width"] == width]
     return [COSTS, "", *markdown_table(heads, rows), "", f"With {width} columns at the active party."]
 
 
-def _cost(cell: Cell) -> list[str]:
-    rounds = [_mean(cell, measure) for measure in ("rounds", "formula_rounds")]
-    size = [_mean(cell, measure, 1e6, 2) for measure in ("bytes", "formula_bytes")]
+def _cost_cells(cell: Cell) -> list[str]:
+    rounds = [_mean_text(cell, measure) for measure in ("rounds", "formula_rounds")]
+    size = [_mean_text(cell, measure, 1e6, 2) for measure in ("bytes", "formula_bytes")]
     paper = ["", ""]
     if cell["paper"] is not None:
-        paper = [with_spread(*cell["paper"].rounds, digits=0), with_spread(*cell["paper"].megabytes, digits=2)]
+        paper = [format_spread(*cell["paper"].rounds, digits=0), format_spread(*cell["paper"].megabytes, digits=2)]
     aligned = f"{cell['aligned']:,}" if cell["aligned"] else "any"
     return [aligned, *rounds, paper[0], *size, paper[1], f"{cell.mean('cpu_seconds'):.0f}"]
 
 
-def _mean(cell: Cell, measure: str, unit: float = 1, digits: int = 0) -> str:
-    return with_spread(cell.mean(measure) / unit, digits=digits) if cell.seeds(measure) else ""
+def _mean_text(cell: Cell, measure: str, unit: float = 1, digits: int = 0) -> str:
+    return format_spread(cell.mean(measure) / unit, digits=digits) if cell.seeds(measure) else ""
 
 
 def _csv(suite: OneExchangeSuite, cells: Sequence[Cell]) -> str:
@@ -131,7 +131,7 @@ def _score_panel(suite: OneExchangeSuite, here: Sequence[Cell], dataset: str) ->
     entry, curves = suite.datasets[dataset], list[Curve]()
     for place, (method, of) in enumerate(suite.methods.items()):
         points = [(x, *value) for x, rows in enumerate(entry.aligned)
-                  if (value := over_widths(suite, here, dataset, method, rows)) is not None]  # fmt: skip
+                  if (value := mean_over_widths(suite, here, dataset, method, rows)) is not None]  # fmt: skip
         shift = 0.7 * ((place + 0.5) / len(suite.methods) - 0.5)
         curves.append(Curve(label=of.title, x=[x + shift for x, *_ in points], y=[mean for _, mean, _ in points],
                             spread=[spread for *_, spread in points], color=f"C{place}",
@@ -152,7 +152,7 @@ def _bytes_panel(suite: OneExchangeSuite, here: Sequence[Cell], dataset: str) ->
     return Panel(title=dataset, x_label="aligned rows", y_label="MB", is_y_log=True, curves=curves)
 
 
-def over_widths(
+def mean_over_widths(
     suite: OneExchangeSuite, cells: Sequence[Cell], dataset: str, method: str, aligned: int
 ) -> MeanSpread | None:
     """Return the mean and the standard deviation of a method's scores over the active party's numbers of columns.
@@ -170,14 +170,14 @@ def over_widths(
     return mean_spread(list(means.values())) if means.keys() >= set(suite.datasets[dataset].widths) else None
 
 
-def claimed(suite: OneExchangeSuite, cells: Sequence[Cell], claim: Claim) -> float | None:
+def compute_claim(suite: OneExchangeSuite, cells: Sequence[Cell], claim: Claim) -> float | None:
     """Return our number for a claim of the paper; ``None`` if runs for this number are not finished."""
     aligned = suite.datasets[claim.dataset].aligned
     if claim.kind == "loss":
-        first, last = (over_widths(suite, cells, claim.dataset, claim.method, rows) for rows in claim.aligned)
+        first, last = (mean_over_widths(suite, cells, claim.dataset, claim.method, rows) for rows in claim.aligned)
         return None if first is None or last is None else first[0] - last[0]
     if claim.kind == "gain":
-        pairs = [[over_widths(suite, cells, claim.dataset, each, rows) for each in (claim.method, claim.over)]
+        pairs = [[mean_over_widths(suite, cells, claim.dataset, each, rows) for each in (claim.method, claim.over)]
                  for rows in aligned]  # fmt: skip
         return max((own[0] - other[0] for own, other in pairs if own and other), default=None)
     sizes = [[_formula_bytes(cells, claim.dataset, each, rows) for each in (claim.method, claim.over)]

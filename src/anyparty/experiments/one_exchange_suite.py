@@ -59,7 +59,11 @@ class OneExchangeRun(SuiteRun):
         """
         frames, test = party_frames(self, data)
         with timed() as times:
-            scores = _columns(self, frames) if self.settings["reads"] == "columns" else _trained(self, frames, test)
+            scores = (
+                _score_columns(self, frames)
+                if self.settings["reads"] == "columns"
+                else _train_and_score(self, frames, test)
+            )
         return scores | times
 
 
@@ -85,20 +89,20 @@ def party_frames(run: OneExchangeRun, data: Dataset) -> tuple[Frames, Frames]:
     )
 
 
-def _columns(run: OneExchangeRun, frames: Frames) -> dict[str, Any]:
+def _score_columns(run: OneExchangeRun, frames: Frames) -> dict[str, Any]:
     """Return the scores of a classifier that is cross-validated on the active party's columns."""
     active = frames["active"]
-    return _folds(run, active.drop("id", "label").to_numpy(), active["label"].to_numpy())
+    return _cross_validate(run, active.drop("id", "label").to_numpy(), active["label"].to_numpy())
 
 
-def _folds(run: OneExchangeRun, x: Any, y: Any) -> dict[str, Any]:
+def _cross_validate(run: OneExchangeRun, x: Any, y: Any) -> dict[str, Any]:
     of = run.settings
     scores = cross_validated(x, y, classifier=of["classifier"], settings=of["classifier_settings"], scale=of["scale"],
                              metric=of["metric"], folds=of["folds"], seed=run.seed)  # fmt: skip
     return {"score": float(scores.mean()), "folds": scores.tolist()}
 
 
-def _trained(run: OneExchangeRun, frames: Frames, test: Frames) -> dict[str, Any]:
+def _train_and_score(run: OneExchangeRun, frames: Frames, test: Frames) -> dict[str, Any]:
     """Train a model and return its scores, its numbers of epochs and its costs.
 
     The model's predictions are scored if rows are held out.  If the suite scores the method's embeddings, a classifier
@@ -117,14 +121,14 @@ def _trained(run: OneExchangeRun, frames: Frames, test: Frames) -> dict[str, Any
     )
     scores: dict[str, Any] = {}
     if test:
-        scores["score"] = _predictions(run, model, test)
+        scores["score"] = _score_predictions(run, model, test)
     if of["reads"] == "embeddings":
-        scores |= _folds(run, _embeddings(model, frames["active"]), frames["active"]["label"].to_numpy())
+        scores |= _cross_validate(run, _embed_rows(model, frames["active"]), frames["active"]["label"].to_numpy())
     stages = [str(record["stage"]) for record in model.history]
     return {**scores, "epochs": {stage: stages.count(stage) for stage in stages}, "costs": model.costs}
 
 
-def _predictions(run: OneExchangeRun, model: Model, test: Frames) -> float:
+def _score_predictions(run: OneExchangeRun, model: Model, test: Frames) -> float:
     """Return the score of the model's own predictions for the held-out rows."""
     overall, metric = model.evaluate(test).overall, run.settings["metric"]
     if metric not in overall:
@@ -133,7 +137,7 @@ def _predictions(run: OneExchangeRun, model: Model, test: Frames) -> float:
     return float(overall[metric])
 
 
-def _embeddings(model: Model, active: pl.DataFrame) -> np.ndarray[Any, Any]:
+def _embed_rows(model: Model, active: pl.DataFrame) -> np.ndarray[Any, Any]:
     """Return the embeddings of the active party's n rows, [n, M], in the order of the active party's table."""
     rows = model.aligned({"active": active.drop("label")}).rows
     lead, state = rows["active"], model.members["active"].state

@@ -85,7 +85,7 @@ def score_table(
             *(texts[title] for texts in (more or {}).values()),
         ])  # fmt: skip
         if any(score and score.paper for score in row):
-            paper = [with_spread(*score.paper) if score and score.paper else "" for score in row]
+            paper = [format_spread(*score.paper) if score and score.paper else "" for score in row]
             lines.append(["*paper*", *paper, *[""] * (uneven + len(more or {}))])
     heads = [*heads, *(["seeds"] if uneven else []), *(more or {})]
     return markdown_table(heads, lines, text_columns=len(heads) if text_columns is None else text_columns)
@@ -94,7 +94,7 @@ def score_table(
 def _shown(score: Score | None, best: float) -> str:
     if score is None or math.isnan(score.mean):
         return ""
-    return bold(with_spread(score.mean, score.spread), score.compared >= best) + score.mark
+    return bold(format_spread(score.mean, score.spread), score.compared >= best) + score.mark
 
 
 def seeds_text(each: Iterable[Iterable[int]]) -> str:
@@ -144,7 +144,7 @@ def fixed(value: float | None, digits: int) -> str:
     return "" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
-def with_spread(mean: float, spread: float = math.nan, *, digits: int = 1) -> str:
+def format_spread(mean: float, spread: float = math.nan, *, digits: int = 1) -> str:
     """Return the text "mean ± spread", or only the mean if the spread is NaN."""
     return f"{mean:,.{digits}f}" + ("" if math.isnan(spread) else f" ± {spread:,.{digits}f}")
 

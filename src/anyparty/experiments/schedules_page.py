@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from anyparty.core.figure_panels import Curve, Panel, PanelFigure
-from anyparty.experiments.page import SuitePage, bold, csv_text, markdown_table, with_spread
+from anyparty.experiments.page import SuitePage, bold, csv_text, format_spread, markdown_table
 from anyparty.experiments.results import Cell, Record, Records, by_seed
 from anyparty.experiments.schedules_suite import SchedulesSuite
 
@@ -82,14 +82,14 @@ def _times_table(suite: SchedulesSuite, here: Sequence[Cell]) -> list[str]:
             seeds = max(len(cell.seeds("diverged")) for cell in cells)
             title = of.title + (f", {diverged:g} of {seeds} diverged" if diverged else "")
             rate = f"{cells[0]['rate']:g}" + ("*" if cells[0]["at_an_end"] else "")
-            accuracies = [_percent([cell.mean(measure) for cell in cells]) for measure in ("best", "last", "test")]
-            rows.append([title, rate, *(_shown(cell) if cell else "" for cell in row), *accuracies])
+            accuracies = [_percent_text([cell.mean(measure) for cell in cells]) for measure in ("best", "last", "test")]
+            rows.append([title, rate, *(_time_cell(cell) if cell else "" for cell in row), *accuracies])
     return markdown_table(heads, rows)
 
 
-def _shown(cell: Cell) -> str:
+def _time_cell(cell: Cell) -> str:
     reached, seeds = len(cell.seeds("time")), len(cell.seeds("diverged"))
-    text = with_spread(*cell.mean_spread("time"), digits=0) if reached else "–"
+    text = format_spread(*cell.mean_spread("time"), digits=0) if reached else "–"
     text += f" ({reached} of {seeds})" if reached < seeds else ""
     ratios = [] if cell["ratio"] is None else [f"{cell['ratio']:.2f}"]
     if cell["paper"] is not None:
@@ -97,7 +97,7 @@ def _shown(cell: Cell) -> str:
     return f"{text}<br>{' · '.join(ratios)}" if ratios else text
 
 
-def _percent(values: Sequence[float]) -> str:
+def _percent_text(values: Sequence[float]) -> str:
     known = [value for value in values if not math.isnan(value)]
     return f"{100 * statistics.fmean(known):.1f}" if known else "diverged"
 
@@ -114,14 +114,14 @@ def _rates_table(suite: SchedulesSuite, records: Records, dataset: str) -> list[
                 continue
             row = [f"{entry.title}: {of.title}"]
             for rate in grid:
-                found = runs_at(suite, records, dataset, case, method, rate, suite.search_latency)
+                found = records_at(suite, records, dataset, case, method, rate, suite.search_latency)
                 record = next((each for each in found if each["run"]["seed"] == 0), None)
-                row.append(_searched(suite, record, target, best=rate == rates[case, method].rate) if record else "")
+                row.append(_rate_cell(suite, record, target, best=rate == rates[case, method].rate) if record else "")
             rows.append(row)
     return markdown_table(["", *(f"{rate:g}" for rate in grid)], rows)
 
 
-def _searched(suite: SchedulesSuite, record: Record, target: float, *, best: bool) -> str:
+def _rate_cell(suite: SchedulesSuite, record: Record, target: float, *, best: bool) -> str:
     if record["diverged"]:
         return "diverged"
     time, loss = time_to_target(suite, record, target, suite.search_latency), record["curve"][-1]["loss"]
@@ -153,8 +153,8 @@ def figure(suite: SchedulesSuite, records: Records) -> PanelFigure:
     panels = list[Panel]()
     for dataset, (case, entry) in product(suite.datasets, suite.cases.items()):
         for latency in suite.latencies if any(place[:2] == (dataset, case) for place in rates) else ():
-            found = {name: list(runs_at(suite, records, dataset, case, name, rates[dataset, case, name].rate, latency))
-                     for name in suite.methods if (dataset, case, name) in rates}  # fmt: skip
+            found = {name: list(records_at(suite, records, dataset, case, name, chosen.rate, latency))
+                     for name in suite.methods if (chosen := rates.get((dataset, case, name)))}  # fmt: skip
             title = "" if len(panels) % wide else textwrap.fill(f"{dataset}, {entry.title}", TITLE_LETTERS * wide)
             panels.append(_panel(suite, title, found, latency, targets.get((dataset, entry.parties))))
     return PanelFigure(panels=panels, across=wide, size=(4.2, 3.2), same_y="row")
@@ -196,7 +196,7 @@ def _color(suite: SchedulesSuite, name: str) -> str:
     return f"C{list(suite.methods).index(name)}"
 
 
-def runs_at(
+def records_at(
     suite: SchedulesSuite, records: Records, dataset: str, case: str, method: str, rate: float, latency: float
 ) -> Iterator[Record]:
     """Yield an algorithm's records at a learning rate and a latency, one record for each seed.
@@ -268,13 +268,15 @@ def aggregate(suite: SchedulesSuite, records: Records) -> list[Cell]:
         paper = {name: tuple(each[column]) for name, each in suite.published.get(case, {}).items()}
         for method in suite.methods if target is not None else ():
             chosen = rates.get((dataset, case, method))
-            if chosen and (found := list(runs_at(suite, records, dataset, case, method, chosen.rate, latency))):
+            if chosen and (found := list(records_at(suite, records, dataset, case, method, chosen.rate, latency))):
                 facts = {"dataset": dataset, "case": case, "method": method, "latency": latency, "rate": chosen.rate,
                          "at_an_end": chosen.at_an_end, "target": target,
-                         **_published(paper, method, suite.beside)}  # fmt: skip
+                         **_paper_facts(paper, method, suite.beside)}  # fmt: skip
                 group.append(Cell(facts=facts, measures=_measures(suite, found, cast("float", target), latency)))
         beside = next((cell.measures["time"] for cell in group if cell["method"] == suite.beside), {})
-        cells += [replace(cell, facts={**cell.facts, "ratio": _ratio(cell.measures["time"], beside)}) for cell in group]
+        cells += [
+            replace(cell, facts={**cell.facts, "ratio": _time_ratio(cell.measures["time"], beside)}) for cell in group
+        ]
     return cells
 
 
@@ -293,13 +295,13 @@ def _measures(
     }
 
 
-def _published(paper: Mapping[str, tuple[float, ...]], method: str, beside: str) -> dict[str, Any]:
+def _paper_facts(paper: Mapping[str, tuple[float, ...]], method: str, beside: str) -> dict[str, Any]:
     mine, other = paper.get(method), paper.get(beside)
     return {"paper": None if mine is None else tuple(1000 * value for value in mine),
             "paper_ratio": mine[0] / other[0] if mine and other else None}  # fmt: skip
 
 
-def _ratio(times: Mapping[int, float], others: Mapping[int, float]) -> float | None:
+def _time_ratio(times: Mapping[int, float], others: Mapping[int, float]) -> float | None:
     """Return the ratio of two algorithms' mean times over the seeds that both have; ``None`` without such seeds.
 
     Seeds for which only one algorithm has a time would bias the ratio.

@@ -63,7 +63,7 @@ class ComparedRun:
     @classmethod
     def of_all(cls, runs: Sequence[RecordedRun], scores: Sequence[RunScores]) -> list[ComparedRun]:
         """Return the runs with their variants: the method, and the settings in which runs of that method differ."""
-        flat = {run.name: _without_duplicates(_flat(run.settings)) for run in runs}
+        flat = {run.name: _without_duplicates(_flatten(run.settings)) for run in runs}
         every = {key for each in flat.values() for key in each}
         keys = sorted(key for key in every if ".".join(key) not in NOT_IN_VARIANT)
         compared = []
@@ -160,11 +160,11 @@ def comparison_section(runs: Sequence[RecordedRun], scores: Sequence[RunScores])
     every = list(dict.fromkeys([*metrics, *recorded]))
     text, drawn, tables, details = [], [], list[PageTable](), list[Section]()
     for metric in every:
-        drawn += [each] if (each := _figure(compared, metric)) else []
+        drawn += [each] if (each := _score_figure(compared, metric)) else []
         found, reasons = compare_variants(runs, scores, metric)
         if found:
             digits = max(each.digits(metric) for each in compared)
-            reference = _reference(compared, found)
+            reference = _reference_variant(compared, found)
             shown = [each.against(reference) for each in found if reference in {each.one, each.other}]
             tables.append(_difference_table(shown, metric, digits))
             if len(found) > len(shown):
@@ -175,7 +175,7 @@ def comparison_section(runs: Sequence[RecordedRun], scores: Sequence[RunScores])
     if not every:
         missing = dict.fromkeys(each.reason or "the records have none" for each in scores)
         text += [f"There are no test scores: {reason}." for reason in missing]
-    text += _left_out(compared)
+    text += _exclusion_notes(compared)
     tables += filter(None, (_count_table(compared, metric) for metric in every))
     each_run = _run_table(compared, metrics, recorded)
     if len(runs) > MAX_OPEN_RUNS:
@@ -235,14 +235,14 @@ def _count_table(compared: Sequence[ComparedRun], metric: str) -> PageTable | No
     return PageTable(headers=["variant", *map(str, counts)], rows=rows, caption=caption)
 
 
-def _reference(compared: Sequence[ComparedRun], found: Sequence[PairedDifference]) -> str:
+def _reference_variant(compared: Sequence[ComparedRun], found: Sequence[PairedDifference]) -> str:
     """Return the reference variant: the first variant without other parties' columns, or else the first variant."""
     variants = list(dict.fromkeys(name for each in found for name in (each.one, each.other)))
     own = [each.variant for each in compared if each.run.method == OWN_COLUMNS and each.variant in variants]
     return (own or variants)[0]
 
 
-def _figure(compared: Sequence[ComparedRun], metric: str) -> PageFigure | None:
+def _score_figure(compared: Sequence[ComparedRun], metric: str) -> PageFigure | None:
     """Draw a metric: one row for each variant if a variant has several seeds, else one row for each run.
 
     The result is ``None`` if fewer than two runs have a score.
@@ -270,11 +270,11 @@ def _figure(compared: Sequence[ComparedRun], metric: str) -> PageFigure | None:
     figure = figures.draw_runs(rows, metric_label(metric), digits, own=statistics.fmean(own) if own else math.nan)
     means = "; ".join(f"{name}: {format_number(statistics.fmean(one.value for one in each), digits)}"
                       for name, each in rows.items())  # fmt: skip
-    return PageFigure(name=f"runs-{metric}", figure=figure, caption=f"{caption}. {_direction(metric)}",
+    return PageFigure(name=f"runs-{metric}", figure=figure, caption=f"{caption}. {_direction_text(metric)}",
                       alternative=f"{metric_label(metric)} of each row, with intervals. {means}.")  # fmt: skip
 
 
-def _left_out(compared: Sequence[ComparedRun]) -> list[str]:
+def _exclusion_notes(compared: Sequence[ComparedRun]) -> list[str]:
     """Return sentences on the runs that are not in the figure or not among the differences."""
     sentences = [f"Not in the figure: {each.run.name}, whose recorded score covers only the {each.coverage:.0%} of "
                  "test rows with an answer." for each in compared if each.recorded and each.coverage < 1]  # fmt: skip
@@ -286,7 +286,7 @@ def _left_out(compared: Sequence[ComparedRun]) -> list[str]:
                         f"({reason})." for reason, names in without.items()]  # fmt: skip
 
 
-def _direction(metric: str) -> str:
+def _direction_text(metric: str) -> str:
     return f"{'More' if METRICS[metric].greater else 'Less'} is better."
 
 
@@ -297,7 +297,7 @@ def _difference_table(found: Sequence[PairedDifference], metric: str, digits: in
         difference = Estimate(value=each.mean, low=low, high=high)
         rows.append([each.one, each.other, format_estimate(difference, digits=digits, sign=True), str(len(each.each)),
                      f"{each.better} of {len(each.each)}"])  # fmt: skip
-    caption = f"Difference in {metric_label(metric)}, seed by seed on the same test rows. {_direction(metric)}"
+    caption = f"Difference in {metric_label(metric)}, seed by seed on the same test rows. {_direction_text(metric)}"
     if any(len(each.each) > 1 for each in found):
         caption += " Student's 95 % interval over seeds."
     if any(len(each.each) < 2 for each in found):
@@ -346,7 +346,7 @@ def recorded_test_rows(run: RecordedRun) -> object:
     if not (run.settings and run.tables and run.evaluation):
         return object()
     settings = {}
-    for key, value in _flat(run.settings).items():
+    for key, value in _flatten(run.settings).items():
         of_party = key[0] == "parties" and key[2] in {"encoder", "optimizer", "table"}
         of_training = key[0] == "train" and key[1] in OTHER_THAN_ROWS_IN_TRAIN
         if key[0] not in OTHER_THAN_ROWS and not of_party and not of_training:
@@ -383,8 +383,8 @@ def _without_duplicates(flat: Mapping[tuple[str, ...], Any]) -> dict[tuple[str, 
     return {key: each for key, each in flat.items() if key[0] != "method" or key[1] == "own" or key[1] not in own}
 
 
-def _flat(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+def _flatten(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
     flat: dict[tuple[str, ...], Any] = {}
     for key, value in values.items():
-        flat |= _flat(value, (*prefix, key)) if isinstance(value, Mapping) else {(*prefix, key): value}
+        flat |= _flatten(value, (*prefix, key)) if isinstance(value, Mapping) else {(*prefix, key): value}
     return flat

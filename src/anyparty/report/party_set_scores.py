@@ -199,7 +199,7 @@ class PartySetScores:
         )
 
     @property
-    def greater(self) -> bool:
+    def is_greater_better(self) -> bool:
         """True if greater values of the metric are better."""
         return METRICS[self.metric].greater
 
@@ -231,13 +231,13 @@ class PartySetScores:
 
     def shapley(self) -> ShapleyValues:
         """Return each party's Shapley value; a positive value is an improvement, even if a lower metric is better."""
-        sign = 1.0 if self.greater else -1.0
+        sign = 1.0 if self.is_greater_better else -1.0
         rng = Seeds(self.tested.model.seed).numpy("report", "orders")
         return shapley_values(self.tested.parties, lambda members: sign * self.values(members), rng=rng, orders=ORDERS)
 
     def loss_without(self) -> dict[str, Estimate]:
         """Return, for each party, how much worse the metric gets if only that party is absent."""
-        sign = 1.0 if self.greater else -1.0
+        sign = 1.0 if self.is_greater_better else -1.0
         whole = self.values(self.all_parties)
         return {
             name: percentile_interval(sign * (whole - self.values(self.all_parties - {name})))

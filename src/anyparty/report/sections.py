@@ -377,8 +377,8 @@ def contributions_section(scores: RunScores) -> list[Section]:
     figure = figures.draw_contributions(found.values, f"share of the improvement in {metric}", digits)
     values = "; ".join(f"{row[0]}: {row[1]}" for row in rows[:-1])
     drawn = PageFigure(name="brings", figure=figure, alternative=f"Contribution of each party to {metric}. {values}.")
-    table = PageTable(headers=["party", "contribution", f"{metric} {'lost' if sets.greater else 'added'} without it"],
-                      rows=rows)  # fmt: skip
+    change = "lost" if sets.is_greater_better else "added"
+    table = PageTable(headers=["party", "contribution", f"{metric} {change} without it"], rows=rows)
     return [section(text=[text], figures=[drawn], tables=[table], beside=True)]
 
 
