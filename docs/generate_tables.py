@@ -253,7 +253,7 @@ def _reading_limits() -> list[list[str]]:
     grouped = "the rarest are one category, with a remark"
     rows = {
         f"{cells.MAX_BYTES:,} bytes in a text cell or a column name": "stops; see `federation.max_cell_bytes`",
-        f"{labels.MANY_CLASSES} different whole numbers as labels": "regression; see `federation.task`",
+        f"{labels.MANY_CLASSES} different whole numbers as labels": "classes, regression or a question; see Labels",
         f"{labels.MANY_VALUES:,} classes, and half of the labels": "stops",
         f"one of {label_cells.SMALL} labels is a word for missing": "the word is a class, with a remark",
         f"{few} different numbers in another notation": "numbers; up to it may be categories, with a remark",

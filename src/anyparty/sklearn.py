@@ -189,7 +189,7 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 class VerticalClassifier(ClassifierMixin, _VerticalEstimator):  # type: ignore[misc]
-    """A classifier of rows whose columns belong to several parties.
+    """A classifier of rows whose columns belong to several parties.  All labels are classes, also many numbers.
 
     ``X`` is a dict of data frames or arrays by party, or one frame or array that ``blocks`` divides among the parties.
     All frames of a dict have the same rows in the same order.  At prediction, a dict may lack parties.
@@ -262,7 +262,7 @@ class VerticalClassifier(ClassifierMixin, _VerticalEstimator):  # type: ignore[m
 
 
 class VerticalRegressor(RegressorMixin, _VerticalEstimator):  # type: ignore[misc]
-    """A regressor of rows whose columns belong to several parties.
+    """A regressor of rows whose columns belong to several parties.  All labels are numbers to predict.
 
     ``X`` is a dict of data frames or arrays by party, or one frame or array that ``blocks`` divides among the parties.
     The parameters are those of ``VerticalClassifier``. With ``no_answer="prior"``, a row without an answer gets the

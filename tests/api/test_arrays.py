@@ -44,7 +44,7 @@ def test_labels_do_not_count_as_a_party():
     federation = Federation.from_arrays(X, y, observed=observed)
     held = observed.sum(axis=0)
     assert federation.roster.names == federation.roster.blocks == ("a", "b")
-    assert repr(federation) == f"<Federation of a: {held[0]} rows, b: {held[1]} rows; 'a' leads>"
+    assert repr(federation) == f"<Federation of a: {held[0]} rows, b: {held[1]} rows; 'a' leads; task: classification>"
     assert federation.overlap.held == {"a": held[0], "b": held[1]}
     assert federation.overlap.rows == federation.overlap.labelled == N
     assert not federation.overlap.notes
@@ -137,7 +137,7 @@ def test_a_party_with_only_labels_is_not_counted_as_a_block():
     ids = pl.Series("id", np.arange(N))
     frames = {name: pl.DataFrame(x.reshape(N, -1)).insert_column(0, ids) for name, x in X.items()}
     federation = Federation.from_tables({**frames, "labels": pl.DataFrame([ids, pl.Series("y", y)])}, label="y")
-    assert repr(federation) == "<Federation of a: 60 rows, b: 60 rows; labels at 'labels'>"
+    assert repr(federation) == "<Federation of a: 60 rows, b: 60 rows; labels at 'labels'; task: classification>"
 
 
 def test_labels_are_an_error_beside_tables():

@@ -494,5 +494,5 @@ def test_the_repr_of_public_objects_holds_no_row():
     """Ids and cells of customers must not appear in logs."""
     bank = pl.DataFrame({"id": [f"secret{n}" for n in range(20)], "income": range(1000, 1020), "y": ["no", "yes"] * 10})
     of = Federation.from_tables({"bank": bank, "shop": bank.drop("y")}, label="y")
-    assert repr(of) == "<Federation of bank: 20 rows, shop: 20 rows; 'bank' leads>"
+    assert repr(of) == "<Federation of bank: 20 rows, shop: 20 rows; 'bank' leads; task: classification>"
     assert repr(of.tables["bank"]) == "<Table of party 'bank' (data frame): 20 rows, 1 columns, and the label>"

@@ -14,6 +14,8 @@ def series(*cells):
     return pl.Series("sick", list(cells), strict=False)
 
 
+SELDOM = "; reason: 21 different whole numbers from 0 to 20 in 21 labels"
+FEW = "; reason: at most 20 different whole numbers"
 OTHER = "; positive is {}, unless federation.positive names the other"
 
 
@@ -130,6 +132,59 @@ class TestInfer:
         assert len(task_of(*cells, kind="classification").classes) == len(set(cells))
 
 
+def often(values, rows=20):
+    return [value for value in values for _ in range(rows)]
+
+
+class TestManyWholeNumbers:
+    """More than 20 different whole numbers are classes, a quantity, or a question to the user."""
+
+    @pytest.mark.parametrize("start", [0, 1])
+    @pytest.mark.parametrize("dtype", [pl.UInt8, pl.Int64, pl.Float32, pl.String])
+    def test_codes_that_are_often_repeated_are_classes(self, start, dtype):
+        label = pl.Series("letter", often(range(start, start + 26))).cast(dtype)
+        task = infer_task(label, party="clinic")
+        assert (task.kind, task.outputs) == ("classification", 26)
+        said = described(task, label)
+        assert 'federation.task = "regression" for numbers; reason: the 26 whole numbers from' in said
+        assert "each in at least 20 rows" in said
+
+    def test_hundreds_of_codes_are_classes(self):
+        assert task_of(*often(range(100))).outputs == 100
+        assert task_of(*often(range(1, 201))).outputs == 200
+
+    @pytest.mark.parametrize(
+        "cells",
+        [
+            often(range(21), 19),  # seldom repeated
+            range(1000),
+            [*range(200)] * 200 + [500],  # repeated, but many of them, and not consecutive
+            often(range(0, 50_000, 100)),
+        ],
+    )
+    def test_many_or_seldom_repeated_numbers_are_a_quantity(self, cells):
+        assert task_of(*cells).kind == "regression"
+
+    @pytest.mark.parametrize(
+        "cells",
+        [
+            often(b"abcdefghijklmnopqrstuvwxyz"),  # ASCII codes
+            often(range(18, 88)),  # ages
+            often(range(-5, 30)),
+            [*often(range(25), 30), 25],  # a rare class
+            [*often(range(30)), *often([40])],  # a gap
+        ],
+    )
+    def test_the_user_is_asked_if_both_are_plausible(self, cells):
+        refuses(
+            r"may be classes or numbers; write one of these lines .*task\):\nfederation.task = \"classification\"\n"
+            r"federation.task = \"regression\"",
+            *cells,
+        )
+        assert task_of(*cells, kind="classification").outputs == len(set(cells))
+        assert task_of(*cells, kind="regression").kind == "regression"
+
+
 class TestPositive:
     def test_it_is_the_second_class(self):
         assert task_of("ja", "nein").classes == ("ja", "nein")
@@ -148,11 +203,17 @@ class TestDescribed:
         [
             (("no", "yes", None), f"classification, classes no, yes{OTHER.format('yes')}"),
             ((0, 1, None), f"classification, classes 0, 1{OTHER.format(1)}"),
-            ((1, 2, 3), 'classification, classes 1, 2, 3; federation.task = "regression" for numbers'),
-            (("3", "1", "2", "?"), 'classification, classes 1, 2, 3; federation.task = "regression" for numbers'),
-            (range(20), 'classification, classes 0, 1, 2 and 17 more; federation.task = "regression" for numbers'),
+            ((1, 2, 3), 'classification, classes 1, 2, 3; federation.task = "regression" for numbers' + FEW),
+            (("3", "1", "2", "?"), 'classification, classes 1, 2, 3; federation.task = "regression" for numbers' + FEW),
+            (
+                range(20),
+                'classification, classes 0, 1, 2 and 17 more; federation.task = "regression" for numbers' + FEW,
+            ),
             (tuple("abcd"), "classification, classes a, b, c and 1 more"),
-            (range(21), 'regression, numbers from 0 to 20; federation.task = "classification" for classes'),
+            (
+                range(21),
+                'regression, numbers from 0 to 20; federation.task = "classification" for classes' + SELDOM,
+            ),
             ((0.5, None, 2.25), "regression, numbers from 0.5 to 2.25"),
             ((None, None), "none, for no row has a label"),
         ],

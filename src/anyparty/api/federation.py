@@ -11,7 +11,9 @@ data.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import cached_property
@@ -22,6 +24,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from anyparty import config as run_settings
 from anyparty.alignment.alignment import Alignment, align, rows_of
@@ -34,7 +37,7 @@ from anyparty.core.storage import user_path
 from anyparty.core.types import Party, Roster, Task
 from anyparty.data.splits import PARTS, UNUSED, assign, restricted
 from anyparty.data.task import labeled_rows, predicted, task_of, teaching
-from anyparty.errors import ConfigError, nearest, remark, some
+from anyparty.errors import AnypartyWarning, ConfigError, UserError, nearest, remark, some
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays
@@ -42,6 +45,7 @@ from anyparty.tables.file_content import FileSettings
 from anyparty.tables.preprocessing import MANY_LEVELS
 from anyparty.tables.readers import check_not_forked, located
 from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
+from anyparty.tables.target import check_kind
 
 if TYPE_CHECKING:
     from anyparty.api.model import Model
@@ -72,14 +76,18 @@ class Federation:
     roster: Roster
 
     def __repr__(self) -> str:
-        """Return the parties' names and numbers of rows, but no data of a row."""
+        """Return the parties' names and numbers of rows, and the task, but no data of a row."""
         held = {name: int((~self.tables[name].blank).sum()) for name in self.roster.blocks}
         rows, active = ", ".join(f"{name}: {count:,} rows" for name, count in held.items()), self.roster.active
-        return f"<Federation of {rows}; {f'{active!r} leads' if active in held else f'labels at {active!r}'}>"
+        leads = f"{active!r} leads" if active in held else f"labels at {active!r}"
+        with suppress(UserError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", AnypartyWarning)
+            return f"<Federation of {rows}; {leads}; {self.predicted().partition(',')[0]}>"
+        return f"<Federation of {rows}; {leads}>"
 
     def _repr_html_(self) -> str:
-        """Return two HTML tables for notebooks: the overlap report, and the types of the parties' columns."""
-        return html_of(repr(self), self.overlap.render(), self.reading)
+        """Return the task and two HTML tables for notebooks: the overlap report, and the types of the columns."""
+        return html_of(repr(self), self.overlap.render(), self.reading, Text(self.predicted()))
 
     @classmethod
     @checked()
@@ -118,7 +126,8 @@ class Federation:
                 take the "mean" of the rows; one value for all parties, or by party.
             label: the label column, in the active party's table.
             active: the active party; by default the only party whose table has the label column.
-            task: "auto", "classification" or "regression".
+            task: "auto", "classification" or "regression". "auto" raises an error if whole numbers as labels may be
+                classes or numbers to predict; ``predicted`` shows the choice and its reason.
             positive: the positive class of a binary task; by default the second class in sorted order.
             file: for each party, settings for reading its file, such as {"separator": ";"}; they replace detected
                 settings. "decimal", the decimal mark of numbers in text, also applies to data frames.
@@ -142,7 +151,8 @@ class Federation:
             max_cell_bytes: the maximum size of a text cell or a column name, in bytes.
 
         Raises:
-            TableError: a table cannot be read, or its ids, columns or labels cannot be used.
+            TableError: a table cannot be read, its ids, columns or labels cannot be used, or its labels may be classes
+                or numbers.
             ConfigError: an argument names an unknown party, or its value cannot be used.
         """
         if not tables:
@@ -224,12 +234,14 @@ class Federation:
             active: the party that owns the labels, including labels of rows that it lacks; by default the first party.
             scale: whether numbers are standardized, by the mean and standard deviation of the training rows: for all
                 parties, or by party.
-            task: "auto", "classification" or "regression".
+            task: "auto", "classification" or "regression". "auto" raises an error if whole numbers as labels may be
+                classes or numbers to predict; ``predicted`` shows the choice and its reason.
             positive: the positive class of a binary task; by default the second class in sorted order.
             split: how rows are split into training, validation and test, as the argument of ``from_tables``.
 
         Raises:
-            TableError: an array has another type or shape than described; the message names the argument.
+            TableError: an array has another type or shape than described, and the message names the argument; or the
+                labels may be classes or numbers.
             ConfigError: an argument names an unknown party, or its value cannot be used.
         """
         tables = tables_of_arrays(arrays, y, observed=observed, ids=ids, active=active)
@@ -275,6 +287,9 @@ class Federation:
         if not any(party.columns for party in parties):
             raise ConfigError("no party holds columns: there is nothing to learn from; leave columns = false, or drop, "
                               "out for one of them")  # fmt: skip
+        label = read[active].label
+        if config.federation.task == "auto" and label is not None:
+            check_kind(label, f"party {active!r}, label column {label.name!r}")
         return cls(config, read, Roster(parties, active))
 
     # Alignment, labels and task
@@ -379,6 +394,9 @@ class Federation:
 
     def predicted(self) -> str:
         """Describe the task in one line: the classes, or in regression the range of the labels.
+
+        If the labels also allow the other kind of task, the line contains the setting for it, and the reason for the
+        choice.
 
         Raises:
             TableError: the labels cannot be used, for example because all have the same class.

@@ -280,6 +280,9 @@ class FederationSettings(Settings):
     ids before they are compared, such as ["strip-zeros"]; by default ids are not changed.  ``label`` is a column of the
     active party's table.  If ``active`` is not set, the active party is the only party that has this column.
 
+    If ``task`` is "auto", text, booleans, at most 20 different whole numbers, and codes of classes that are often
+    repeated are classes; other numbers are a regression.  An error asks if both are plausible for whole numbers.
+
     ``positive`` is the positive class of a binary task, for F1 and the area under the ROC curve.  By default it is the
     second class in sorted order.  ``classes`` lists the classes, ``["no", "yes"]``, or the spellings of each class,
     ``{yes = ["true", 1], no = ["0"]}``. By default every distinct label is a class. If ``merge_spellings`` is true,

@@ -14,8 +14,9 @@ from anyparty.core.display import TextTable as RichTable
 from anyparty.errors import some
 from anyparty.tables import cells
 from anyparty.tables.column_types import FEW_LEVELS, MANY_LEVELS, Kind
+from anyparty.tables.label_cells import names_of
 from anyparty.tables.table import Table
-from anyparty.tables.target import MANY_CLASSES, AskedKind
+from anyparty.tables.target import MANY_CLASSES, AskedKind, whole_numbers_as
 
 WIDE = 12  # if a table has more columns, only columns with a remark are shown
 TALL = 48  # if all smaller tables together have more columns, only columns with a remark are shown
@@ -71,11 +72,14 @@ def columns(table: Table) -> tuple[ColumnSummary, ...]:
 def notes(table: Table, kind: AskedKind = "auto") -> tuple[str, ...]:
     """Return sentences on possible mistakes in a table: its notes, numbers far from all others, and possible ids.
 
-    ``kind`` is the requested kind of task: labels that are classes are not compared as numbers.
+    One more sentence reports more than 20 whole numbers that are read as classes.  ``kind`` is the requested kind of
+    task: labels that are classes are not compared as numbers.
     """
     where = f"party {table.party!r}, {table.source}"
     found = [(f"column {column.name!r}", column.remark) for column in columns(table) if column.suspicious]
     if table.label is not None and (remark := label_remark(table.label, kind)):
+        found.append((f"label column {table.label.name!r}", remark))
+    if table.label is not None and (remark := _codes_remark(table.label, kind)):
         found.append((f"label column {table.label.name!r}", remark))
     return (*table.notes, *(f"{where}: {name} has {remark}" for name, remark in found))
 
@@ -87,10 +91,18 @@ def label_remark(label: pl.Series, kind: AskedKind = "auto") -> str:
     """
     numbers, bad = cells.as_numbers(label.cast(pl.String) if cells.is_category(label) else label)
     known = numbers.drop_nulls()
-    classes = kind == "auto" and known.n_unique() <= MANY_CLASSES and (known == known.floor()).all()
+    classes = kind == "auto" and whole_numbers_as(label)[0] == "classification"
     if kind == "classification" or classes or bad.any() or label.dtype == pl.Boolean:
         return ""
     return _outlier_remark(known, "label", "")
+
+
+def _codes_remark(label: pl.Series, kind: AskedKind) -> str:
+    """Return a remark on more than 20 different whole numbers that are read as classes; "" for other labels."""
+    read_as, reason = whole_numbers_as(label)
+    if kind != "auto" or read_as != "classification" or names_of(label).n_unique() <= MANY_CLASSES + label.has_nulls():
+        return ""
+    return f'{reason}, which are read as classes; write federation.task = "regression" if they are numbers to predict'
 
 
 def files(tables: Sequence[Table]) -> RichTable:

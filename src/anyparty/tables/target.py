@@ -34,7 +34,9 @@ AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
 MANY_VALUES = 1000  # n labels may have at most max(MANY_VALUES, n / 2) classes
 SHOWN = 3  # the number of classes that the description of a task lists
 TINY = 1 / LARGEST  # the smallest standard deviation that numeric labels may have
-MANY_CLASSES = 20  # with more distinct values, whole numbers are a quantity, not classes
+MANY_CLASSES = 20  # whole numbers with at most this number of distinct values are classes
+REPEATED = 20  # with fewer labels for each distinct value, more than MANY_CLASSES whole numbers are a quantity
+MANY_NUMBERS = 100  # with more distinct values, whole numbers are a quantity, unless they look like codes of classes
 
 
 def infer_task(
@@ -43,11 +45,11 @@ def infer_task(
 ) -> Task:  # fmt: skip
     """Return the task that is inferred from the labels.
 
-    If ``kind`` is "auto", these labels are classes: text, booleans, and whole numbers with at most 20 distinct values.
-    Floats without a fraction are whole numbers, because pandas stores integers as floats if the column has missing
-    cells. Other numbers are a quantity. Class names are text, sorted as numbers if all of them are numbers. They come
-    from all known labels, so that they do not depend on the split. The mean and the scale of a quantity come only from
-    training rows.
+    If ``kind`` is "auto", text and booleans are classes, and numbers with a fraction are a quantity.
+    ``whole_numbers_as`` decides for whole numbers, and an error asks the user if both are plausible. Floats without a
+    fraction are whole numbers, because pandas stores integers as floats if the column has missing cells. Class names
+    are text, sorted as numbers if all of them are numbers. They come from all known labels, so that they do not depend
+    on the split. The mean and the scale of a quantity come only from training rows.
 
     >>> infer_task(pl.Series("y", ["10", "1", None, "0", "1.0"]), party="bank").classes
     ('0', '1', '10')
@@ -65,7 +67,8 @@ def infer_task(
 
     Raises:
         TableError: the training rows have no labels or a single value, a regression label is not a number, text has
-            too many values to be classes, or ``positive`` is not one of two classes.
+            too many values to be classes, whole numbers may be classes or a quantity, or ``positive`` is not one of
+            two classes.
     """
     where = f"party {party!r}, label column {label.name!r}"
     rows = np.arange(len(label)) if train_rows is None else train_rows
@@ -154,28 +157,33 @@ def _apart(low: float, high: float) -> tuple[str, str]:
 def described(task: Task, label: pl.Series, kind: AskedKind = "auto") -> str:
     """Describe the task in one line.
 
-    If the labels [n] also allow the other kind of task, the line contains the setting for that kind.
+    If the labels [n] also allow the other kind of task, the line contains the setting for that kind, and the reason for
+    the choice.
 
     >>> y = pl.Series("y", [*range(1, 11), None])
-    >>> described(infer_task(y, party="bank"), y)
-    'task: classification, classes 1, 2, 3 and 7 more; federation.task = "regression" for numbers'
+    >>> for part in described(infer_task(y, party="bank"), y).split("; "):
+    ...     print(part)
+    task: classification, classes 1, 2, 3 and 7 more
+    federation.task = "regression" for numbers
+    reason: at most 20 different whole numbers
     >>> y = pl.Series("y", [0.5, 1.5])
     >>> described(infer_task(y, party="bank"), y)
     'task: regression, numbers from 0.5 to 1.5'
     """
     numbers, bad = cells.as_numbers(label.cast(pl.String) if cells.is_category(label) else label)
     known = numbers.drop_nulls()
+    reason = whole_numbers_as(label)[1]
+    because = f"; reason: {reason}" if reason else ""
     if task.kind == "regression":
         values = known.to_numpy()
-        whole = kind == "auto" and bool((known == known.floor()).all())
-        other = '; federation.task = "classification" for classes' if whole else ""
+        other = f'; federation.task = "classification" for classes{because}' if kind == "auto" and reason else ""
         low, high = _apart(values.min(), values.max())
         return f"task: regression, numbers from {low} to {high}{other}"
     if not task.classes:
         return "task: none, for no row has a label"
     listed, more = ", ".join(task.classes[:SHOWN]), len(task.classes) - SHOWN
     either = kind == "auto" and len(task.classes) > 2 and not bad.any() and label.dtype != pl.Boolean
-    other = '; federation.task = "regression" for numbers' if either else ""
+    other = f'; federation.task = "regression" for numbers{because}' if either else ""
     if len(task.classes) == 2:
         other = f"; positive is {task.classes[1]}, unless federation.positive names the other"
     return f"task: classification, classes {listed}{f' and {more:,} more' if more > 0 else ''}{other}"
@@ -223,9 +231,61 @@ def _are_classes(label: pl.Series, where: str) -> bool:
         endless = numbers.is_infinite().fill_null(value=False)
         raise TableError(f"{where}: {endless.sum()} of {len(known)} numbers are infinite, "
                          f"{cells.cited(label, endless)}; leave them empty, or correct them")  # fmt: skip
-    # as text, because different large integers may be equal as floats
-    values = names_of(label).drop_nulls().n_unique()
-    return bool((known == known.floor()).all()) and values <= MANY_CLASSES
+    if (known != known.floor()).any():
+        return False
+    check_kind(label, where)
+    return whole_numbers_as(label)[0] == "classification"
+
+
+def whole_numbers_as(label: pl.Series) -> tuple[AskedKind, str]:
+    """Return the kind of task that labels [n] of whole numbers suggest, and the reason.
+
+    Let m be the number of distinct values. Rare values speak for a quantity, and a few frequent values for classes:
+
+    - classification, if m is at most 20, or if the labels look like codes of classes: the values are 0 to m - 1, or 1
+      to m, and each is the label of at least 20 rows
+    - regression, if m is greater than 100, or if there are fewer than 20 labels for each value on average
+    - otherwise "auto": both kinds of task are plausible, as with 26 letters by their ASCII codes and with ages in years
+
+    The kind and the reason are "auto" and "" if a label is not a whole number.
+
+    >>> whole_numbers_as(pl.Series("letter", [*range(26)] * 20, dtype=pl.UInt8))
+    ('classification', 'the 26 whole numbers from 0 to 25, each in at least 20 rows')
+    >>> whole_numbers_as(pl.Series("price", range(0, 50_000, 100)))
+    ('regression', '500 different whole numbers from 0 to 49900 in 500 labels')
+    >>> whole_numbers_as(pl.Series("age", [*range(18, 88)] * 30))
+    ('auto', '70 different whole numbers from 18 to 87 in 2,100 labels')
+    """
+    if label.dtype == pl.Boolean or cells.is_category(label):
+        return "auto", ""
+    numbers, bad = cells.as_numbers(label)
+    numbers = numbers.drop_nulls()
+    if bad.any() or not len(numbers) or numbers.is_infinite().any() or (numbers != numbers.floor()).any():
+        return "auto", ""
+    names = names_of(label).drop_nulls()  # as text, because different large integers may be equal as floats
+    counts = names.value_counts()["count"].to_numpy()
+    low, high, values = numbers.to_numpy().min(), numbers.to_numpy().max(), len(counts)
+    if values <= MANY_CLASSES:
+        return "classification", f"at most {MANY_CLASSES} different whole numbers"
+    bounds = "from {} to {}".format(*_apart(low, high))
+    if low in {0, 1} and high - low == values - 1 and counts.min() >= REPEATED and values <= MANY_VALUES:
+        return "classification", f"the {values} whole numbers {bounds}, each in at least {REPEATED} rows"
+    often = values <= MANY_NUMBERS and len(names) >= REPEATED * values
+    return "auto" if often else "regression", f"{values:,} different whole numbers {bounds} in {len(names):,} labels"
+
+
+def check_kind(label: pl.Series, where: str) -> None:
+    """Check that labels [n] of whole numbers are clearly classes or clearly a quantity.
+
+    Raises:
+        TableError: both are plausible; the error begins with ``where`` and asks for ``federation.task``.
+    """
+    kind, reason = whole_numbers_as(label)
+    if kind == "auto" and reason:
+        raise TableError(
+            f"{where}: {reason} may be classes or numbers; write one of these lines in the settings (in Python: the "
+            'argument task):\nfederation.task = "classification"\nfederation.task = "regression"'
+        )
 
 
 def _check_notation(label: pl.Series, where: str) -> None:
