@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from anyparty import Federation
+from anyparty.api.imputation import impute, log_likelihood
 from anyparty.core.display import html_of
 from anyparty.core.seeds import Seeds
 from anyparty.data.missingness import missing
-from anyparty.errors import ConfigError, TableError
+from anyparty.errors import ConfigError, PredictionError, TableError
 from anyparty.report.page import key_facts
 from anyparty.report.recorded_runs import RunScores, find_runs
 
@@ -175,3 +176,90 @@ def test_rows_that_no_party_holds_do_not_train_and_get_no_prediction(method):
     answers = model.predict(gaps)
     assert not answers.answered.numpy()[empty].any()
     assert all(answers.reasons[row] for row in np.flatnonzero(empty))
+
+
+MASKS = {
+    "array": lambda observed: observed,
+    "tensor": torch.from_numpy,
+    "mapping": lambda observed: {"b": observed[:, 1], "a": torch.from_numpy(observed[:, 0])},
+    "polars": lambda observed: pl.DataFrame({"b": observed[:, 1], "a": observed[:, 0]}),
+    "pandas": lambda observed: pl.DataFrame({"b": observed[:, 1], "a": observed[:, 0]}).to_pandas(),
+}
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_prediction_uses_the_mask_of_rows_that_parties_have(kind):
+    """Without the mask, both parties counted as present where one was absent in training."""
+    X, observed, y = arrays()
+    mask = MASKS[kind](observed)
+    model = Federation.from_arrays(X, y, observed=mask, active="b").train("laser", **QUICK)
+    gaps = {name: np.where(observed[:, k].reshape(-1, *[1] * (x.ndim - 1)), x, np.nan)
+            for k, (name, x) in enumerate(X.items())}  # fmt: skip
+    predicted, expected = model.predict(X, observed=mask), model.predict(gaps)
+    torch.testing.assert_close(predicted.scores, expected.scores, rtol=0, atol=0, equal_nan=True)
+    assert predicted.frame()["parties"].to_list() == expected.frame()["parties"].to_list()
+    scored = model.evaluate(X, y=y, observed=mask)
+    assert scored.to_json() == model.evaluate(gaps, y=y).to_json()
+    assert {count: values["rows"] for count, values in scored.by_count.items()} == {
+        count: (observed.sum(axis=1) == count).sum() for count in (0, 1, 2)
+    }
+    embedded, blank = model.embed(X, observed=mask), model.embed(gaps)
+    assert embedded["a"]["id"].to_list() == np.flatnonzero(observed[:, 0]).tolist()
+    assert all(embedded[name].equals(blank[name]) for name in "ab")
+
+
+def test_a_party_may_have_no_row_to_predict():
+    X, observed, y = arrays()
+    model = Federation.from_arrays(X, y).train("laser", **QUICK)
+    for name, column in (("a", [True, False]), ("b", [False, True])):
+        lone = model.predict(X, observed=np.ones((N, 2), dtype=bool) & column)
+        torch.testing.assert_close(lone.scores, model.predict({name: X[name]}).scores, rtol=0, atol=0)
+    assert not model.predict(X, observed=np.zeros((N, 2), dtype=bool)).answered.any()
+    only_b = model.predict({"b": X["b"]}, observed=observed[:, 1:])
+    assert only_b.answered.numpy().tolist() == observed[:, 1].tolist()
+
+
+def test_imputation_uses_the_mask():
+    X, observed, y = arrays()
+    model = Federation.from_arrays(X, y, observed=observed).train("false-vfl-1", **QUICK)
+    filled = impute(model, X, "a", observed=observed)
+    assert filled.ids == tuple(np.flatnonzero(~observed[:, 0]).tolist())
+    assert filled.unknown == int((~observed).all(axis=1).sum())
+    assert filled.table()["x0"].null_count() == filled.unknown
+    likely = log_likelihood(model, X, observed={"a": observed[:, 0], "b": observed[:, 1]})
+    assert likely["log_likelihood"].is_null().to_list() == (~observed).all(axis=1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda mask: mask.T, r"observed: expected booleans of shape \(60, 2\), .* order a, b, got bool of .*60\)"),
+        (lambda mask: mask[:9], r"observed: expected booleans .* got bool of shape \(9, 2\)"),
+        (lambda mask: {"a": mask[:, 0], "bb": mask[:, 1]}, "observed: there is no party 'bb'; did you mean 'b'"),
+        (lambda mask: {"a": mask[:, 0]}, "observed: expected a mask for every party, got none for 'b'"),
+        (lambda mask: {"a": mask[:, 0], "b": mask[:9, 1]}, r"observed: party 'b': expected .* \(60,\), .* \(9,\)"),
+        (lambda mask: pl.DataFrame({"a": mask[:, 0], "b": [1] * N}), "observed: party 'b': expected booleans"),
+        (lambda mask: pl.DataFrame({"a": mask[:, 0], "b": [None, *[True] * 59]}), "observed: party 'b': expected"),
+    ],
+)
+def test_a_wrong_mask_is_an_error(change, message):
+    X, observed, y = arrays()
+    model = Federation.from_arrays(X, y, observed=observed).train("laser", **QUICK)
+    for use in (
+        lambda wrong: Federation.from_arrays(X, y, observed=wrong),
+        lambda wrong: model.predict(X, observed=wrong),
+        lambda wrong: model.evaluate(X, y=y, observed=wrong),
+        lambda wrong: model.embed(X, observed=wrong),
+    ):
+        with pytest.raises(TableError, match=message):
+            use(change(observed))
+
+
+def test_a_mask_is_for_arrays():
+    X, observed, y = arrays()
+    model = Federation.from_arrays(X, y, observed=observed).train("laser", **QUICK)
+    frame = pl.DataFrame(X["a"], ["x0", "x1", "x2"]).with_columns(id=np.arange(N))
+    with pytest.raises(TableError, match="observed: masks are for arrays; leave rows that a party lacks out"):
+        model.predict({"a": frame}, observed=observed[:, :1])
+    with pytest.raises(PredictionError, match="observed: masks are for arrays; give tables, too"):
+        model.predict(observed=observed)

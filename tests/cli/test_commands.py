@@ -86,13 +86,13 @@ def test_align_shows_the_rows_of_each_party(work: Path, call: Call) -> None:
     assert not (work / "runs").exists()
 
 
+REASON = "; reason: at most 20 different whole numbers"
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (
-            [],
-            'task: classification, classes 0, 1, 2 and 5 more; federation.task = "regression" for numbers; reason: at most 20 different whole numbers\n',
-        ),
+        ([], f'task: classification, classes 0, 1, 2 and 5 more; federation.task = "regression" for numbers{REASON}\n'),
         (["--set", "federation.task=regression"], "task: regression, numbers from 0 to 7\n"),
     ],
 )

@@ -229,7 +229,8 @@ class Federation:
             arrays: for each party, numbers [n, ...] of any rank: columns, sequences, images.  The party lacks a row if
                 all its numbers are NaN; any other NaN is a missing cell.
             y: the labels [n]; NaN or ``None`` for a row without a label.
-            observed: [n, K] bool, True if the k-th party of ``arrays`` has the row; by default every party has it.
+            observed: [n, K] bool, True if the k-th party of ``arrays`` has the row; or a mapping or a data frame with a
+                mask [n] for each party.  By default every party has every row.
             ids: the ids of the rows; by default 0, 1, ..., n - 1.
             active: the party that owns the labels, including labels of rows that it lacks; by default the first party.
             scale: whether numbers are standardized, by the mean and standard deviation of the training rows: for all

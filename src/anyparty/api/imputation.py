@@ -35,6 +35,7 @@ from anyparty.methods.false_vfl.false_vfl import FalseVFL
 from anyparty.methods.method import Batch
 from anyparty.tables import readers
 from anyparty.tables.column_types import KINDS, Kind
+from anyparty.tables.data_frames import is_array
 from anyparty.tables.ids import id_names
 from anyparty.tables.preprocessing import Prepare
 from anyparty.tables.table import Table
@@ -187,7 +188,8 @@ class Imputation:
 @checked(PredictionError, by_hand=("tables",))
 def impute(
     model: Model, tables: Mapping[str, Any], party: str, *,
-    samples: int = 0, cells: bool = False, parties: Sequence[str] | None = None, ledger: Ledger | None = None,
+    samples: int = 0, cells: bool = False, parties: Sequence[str] | None = None, observed: Any = None,
+    ledger: Ledger | None = None,
 ) -> Imputation:  # fmt: skip
     """Impute the columns of ``party`` for the rows of ``tables`` that this party lacks.
 
@@ -206,11 +208,13 @@ def impute(
 
     Args:
         model: a trained FALSE-VFL.
-        tables: for each party, a file name or data frame; the table of ``party`` is optional.
+        tables: for each party, a file name, a data frame or an array, as in ``Model.predict``; the table of ``party``
+            is optional.
         party: the party that owns the columns.
         samples: S, the number of samples of each row.
         cells: whether to impute empty cells of rows that ``party`` has, instead of rows that it lacks.
         parties: the parties whose columns may be used; by default all parties with a table.
+        observed: if ``tables`` are arrays, the rows that each party has, as in ``Model.predict``.
         ledger: a ledger that counts the messages and bytes; by default nothing is counted.
 
     Returns:
@@ -226,7 +230,7 @@ def impute(
         raise PredictionError(f"no party {party!r} with columns{nearest(party, model.roster.blocks)}")
     if samples < 0:
         raise PredictionError(f"samples must not be below 0, got {samples}")
-    rows, alignment, asked, read = model.aligned(tables, parties)
+    rows, alignment, asked, read = model.aligned(tables, parties, observed=observed)
     if cells and party not in asked:
         raise PredictionError(f"empty cells of {party!r} are imputed from its own other cells, too: give its table, "
                               "and do not leave it out of parties")  # fmt: skip
@@ -291,8 +295,9 @@ def impute_run(
 
 @checked(PredictionError, by_hand=("tables",))
 def log_likelihood(
-    model: Model, tables: Mapping[str, Any], parties: Sequence[str] | None = None, *, ledger: Ledger | None = None
-) -> pl.DataFrame:
+    model: Model, tables: Mapping[str, Any], parties: Sequence[str] | None = None, *, observed: Any = None,
+    ledger: Ledger | None = None,
+) -> pl.DataFrame:  # fmt: skip
     """Return the log-likelihood of each row under the model, in the columns id, log_likelihood (in nats), parties.
 
     The value is the importance-weighted lower bound of log p(x^O), where x^O are the row's cells at the selected
@@ -302,8 +307,9 @@ def log_likelihood(
 
     Args:
         model: a trained FALSE-VFL.
-        tables: for each party, a file name or data frame.
+        tables: for each party, a file name, a data frame or an array, as in ``Model.predict``.
         parties: the parties whose columns may be used; by default all parties with a table.
+        observed: if ``tables`` are arrays, the rows that each party has, as in ``Model.predict``.
         ledger: a ledger that counts the messages and bytes; by default nothing is counted.
 
     Raises:
@@ -311,7 +317,7 @@ def log_likelihood(
         TableError: a table lacks a column that the model was trained on.
     """
     method = _generative(model, "log_likelihood")
-    rows, alignment, asked, _ = model.aligned(tables, parties)
+    rows, alignment, asked, _ = model.aligned(tables, parties, observed=observed)
     every = torch.arange(alignment.n)
 
     def part(member: Member, net: Channel) -> Any:
@@ -365,5 +371,8 @@ def _observed(model: Model, rows: Mapping[str, Rows]) -> torch.Tensor:
 
 def _whole(source: Any, table: Table, member: Member) -> pl.DataFrame:
     """Return all columns of the table's source, for the rows that ``table`` contains."""
+    if is_array(source):
+        assert table.id_columns is not None
+        return table.id_columns.hstack(table.columns)
     whole = readers.read(source, table.party, member.file).cells
     return whole if table.rows is None else whole[table.rows]

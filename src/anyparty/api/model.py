@@ -159,7 +159,7 @@ class Model:
     @checked(PredictionError, by_hand=("tables",))
     def predict(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
-        ledger: Ledger | None = None,
+        observed: Any = None, ledger: Ledger | None = None,
     ) -> Predictions:  # fmt: skip
         """Predict every row of ``tables``; without tables, predict the test rows of the training run.
 
@@ -172,6 +172,9 @@ class Model:
                 are also accepted, as in ``Federation.from_arrays``: rows have the ids 0, 1, ..., and a party lacks a
                 row whose numbers are all NaN.
             parties: the parties whose columns may be used; by default all parties with a table.
+            observed: if ``tables`` are arrays, the rows that each party has: [n, K] bool in the order of ``tables``, or
+                a mapping or data frame with a mask [n] for each party.  By default each party has every row that is not
+                all NaN.
             ledger: a ledger that counts the messages and bytes of this prediction; by default nothing is counted.
 
         Returns:
@@ -184,10 +187,10 @@ class Model:
         """
         refuse_without_labels(self.task)
         if tables is None:
-            rows, alignment, wanted, asked = self._at_hand(parties)
+            rows, alignment, wanted, asked = self._at_hand(parties, observed)
         else:
             asked = whom_to_ask(self.roster, tables, parties)
-            rows, alignment = self._rows(list(self._read(tables).values()))
+            rows, alignment = self._rows(list(self._read(tables, observed=observed).values()))
             wanted = torch.arange(alignment.n)
         order = alignment.as_given(wanted.numpy(), self.roster.active)
         answered = self._answer(rows, wanted, asked, ledger).take(order.tolist())
@@ -204,7 +207,7 @@ class Model:
     @checked(PredictionError, by_hand=("tables",))
     def evaluate(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
-        unseen: Unseen = "refuse", y: Any = None,
+        unseen: Unseen = "refuse", y: Any = None, observed: Any = None,
     ) -> metrics.Evaluation:  # fmt: skip
         """Compute the metrics of the labelled rows of ``tables``; without tables, of the test rows of the training run.
 
@@ -216,6 +219,9 @@ class Model:
                 label may be a mistake.  "wrong" counts the prediction of the row as wrong, and lists the class in
                 ``Evaluation.unseen``.
             y: the labels [n], if ``tables`` are arrays.
+            observed: if ``tables`` are arrays, the rows that each party has: [n, K] bool in the order of ``tables``, or
+                a mapping or data frame with a mask [n] for each party.  By default each party has every row that is not
+                all NaN.
 
         Returns:
             The metrics of all labelled rows, and metrics grouped by the number and by the set of present parties.
@@ -227,12 +233,12 @@ class Model:
         refuse_without_labels(self.task)
         strange: tuple[str, ...] = ()
         if tables is None:
-            rows, alignment, wanted, asked = self._at_hand(parties)
+            rows, alignment, wanted, asked = self._at_hand(parties, observed)
         else:
             asked = whom_to_ask(self.roster, tables, parties)
             if self.roster.active not in tables:
                 raise PredictionError(f"labels are at {self.roster.active!r}: give its table too")
-            read = self._read(tables, labels=self.roster.active, y=y)
+            read = self._read(tables, labels=self.roster.active, y=y, observed=observed)
             if unseen == "wrong" and (label := read[self.roster.active].label) is not None:
                 strange = target.unseen(label, self.task)
             rows, alignment = self._rows(list(read.values()), strange)
@@ -252,28 +258,34 @@ class Model:
 
     @usual_torch()
     @checked(PredictionError, by_hand=("tables",))
-    def aligned(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> AlignedTables:
+    def aligned(
+        self, tables: Mapping[str, Any], parties: Sequence[str] | None = None, *, observed: Any = None
+    ) -> AlignedTables:
         """Read and align ``tables``, and prepare each party's rows as in training.
 
-        The aligned rows are in the order of ``predict(tables)``, and ``alignment.ids`` has their ids as text.
+        The aligned rows are in the order of ``predict(tables)``, and ``alignment.ids`` has their ids as text.  The
+        arguments are those of ``predict``.
 
         Raises:
             PredictionError: a party is unknown, or no party can be used.
             TableError: a table lacks a column that the model was trained on.
         """
         asked = whom_to_ask(self.roster, tables, parties)
-        read = self._read(tables)
+        read = self._read(tables, observed=observed)
         return AlignedTables(*self._rows(list(read.values()), as_given=True), asked, read)
 
     @checked(PredictionError, by_hand=("tables",))
     def embed(
-        self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
+        self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *, observed: Any = None
     ) -> dict[str, pl.DataFrame]:
         """Compute each party's embeddings of its rows in ``tables``; without tables, of the training run's test rows.
 
         Args:
-            tables: for each party, a file name or data frame.
+            tables: for each party, a file name, a data frame or an array, as in ``predict``.
             parties: the parties whose rows are embedded; by default all parties with a table.
+            observed: if ``tables`` are arrays, the rows that each party has: [n, K] bool in the order of ``tables``, or
+                a mapping or data frame with a mask [n] for each party.  By default each party has every row that is not
+                all NaN.
 
         Returns:
             For each party, a frame with the columns id and h0, h1, ... The rows have the order of the party's table.  A
@@ -286,9 +298,9 @@ class Model:
             TableError: a table lacks a column that the model was trained on.
         """
         if tables is None:
-            rows, alignment, wanted, asked = self._at_hand(parties)
+            rows, alignment, wanted, asked = self._at_hand(parties, observed)
         else:
-            rows, alignment, asked, _ = self.aligned(tables, parties)
+            rows, alignment, asked, _ = self.aligned(tables, parties, observed=observed)
             wanted = torch.arange(alignment.n)
         found = {name: embeddings(self.method, self.members[name], rows[name], alignment, wanted) for name in asked}
         lacking = [name for name, frame in found.items() if frame is None]
@@ -307,27 +319,37 @@ class Model:
         )
         return memory.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
 
-    def _at_hand(self, parties: Sequence[str] | None) -> tuple[dict[str, Rows], Alignment, torch.Tensor, list[str]]:
+    def _at_hand(
+        self, parties: Sequence[str] | None, observed: Any
+    ) -> tuple[dict[str, Rows], Alignment, torch.Tensor, list[str]]:
         """Return the training run's rows for each party, their alignment, the indices of test rows, and usable parties.
 
         Raises:
-            PredictionError: the model was loaded and has no rows in memory; or a party is unknown or has no columns.
+            PredictionError: the model was loaded and has no rows in memory; a party is unknown or has no columns; or
+                ``observed`` is given, which is for arrays.
         """
+        if observed is not None:
+            raise PredictionError("observed: masks are for arrays; give tables, too")
         if self.held_out is None:
             raise no_test_rows(self.named is not None, (member.state.seat for member in self.members.values()))
         return *self.held_out, whom_to_ask(self.roster, dict.fromkeys(self.roster.blocks), parties)
 
-    def _read(self, tables: Mapping[str, Any], *, labels: str | None = None, y: Any = None) -> dict[str, Table]:
+    def _read(
+        self, tables: Mapping[str, Any], *, labels: str | None = None, y: Any = None, observed: Any = None
+    ) -> dict[str, Table]:
         """Read tables or arrays with the same settings as in training.
 
-        ``labels`` is the party whose labels are read. ``y`` has the labels if the tables are arrays.
+        ``labels`` is the party whose labels are read. If the tables are arrays, ``y`` has the labels, and ``observed``
+        the rows that each party has.
         """
         arrays = any(map(is_array, tables.values()))
         if y is not None and not arrays:
             raise TableError(f"y: labels belong into the table of {self.roster.active!r}; y is for arrays")
+        if observed is not None and not arrays:
+            raise TableError("observed: masks are for arrays; leave rows that a party lacks out of its table")
         if arrays:
-            order = [self.roster.active] if self.roster.active in tables else []
-            frames = tables_of_arrays({name: tables[name] for name in dict.fromkeys([*order, *tables])}, y)
+            active = self.roster.active if self.roster.active in tables else None
+            frames = tables_of_arrays(tables, y, observed=observed, active=active, new=True)
             tables = {name: frame for name, frame in frames.items() if len(frame)}
 
         def one(name: str) -> Table:

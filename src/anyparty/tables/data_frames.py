@@ -82,7 +82,7 @@ def is_array(source: object) -> bool:
 
 def tables_of_arrays(
     arrays: Mapping[str, Any], y: Any = None, *, observed: Any = None, ids: Sequence[Any] | None = None,
-    active: str | None = None,
+    active: str | None = None, new: bool = False,
 ) -> dict[str, pl.DataFrame]:  # fmt: skip
     """Convert arrays with the same n rows to the parties' tables, with the columns id, x0, x1, ...
 
@@ -93,12 +93,15 @@ def tables_of_arrays(
     Args:
         arrays: for each party, numbers [n, ...], rows first; the numbers of a row are flattened in C order.
         y: the labels [n]; ``None`` or NaN for a row without a label.
-        observed: [n, K] bool, True if the k-th party has the row; by default, all parties have all rows.
+        observed: [n, K] bool, True if the k-th party has the row; or a mapping or a frame with a mask [n] for each
+            party. By default, all parties have all rows.
         ids: the ids of the rows; by default 0, 1, ..., n - 1.
         active: the party that has the labels; by default the first one.
+        new: whether the rows are for prediction, so that a party may have none of them.
 
     Raises:
-        TableError: an argument has a wrong type or shape; the message contains the argument's name.
+        TableError: an argument has a wrong type or shape, or ``observed`` has another party; the message contains the
+            argument's name.
     """
     blocks = {party: _block(array, party) for party, array in arrays.items()}
     if not blocks:
@@ -121,7 +124,7 @@ def tables_of_arrays(
         cells = np.where(rows[:, None], block, np.nan) if party == first else block[rows]
         columns = pl.from_numpy(cells, schema=[f"x{c}" for c in range(block.shape[1])]).fill_nan(None)
         frames[party] = columns.insert_column(0, _series(ID, names, "ids").filter(pl.Series(rows) | (party == first)))
-        if not rows.any() and observed is not None:
+        if not rows.any() and observed is not None and not new:
             raise TableError(f"observed: party {party!r} has no row; leave the party out")
     return frames if labels is None else frames | {first: frames[first].with_columns(labels)}
 
@@ -144,6 +147,20 @@ def _block(array: Any, party: str) -> NDArray[Any]:
 def _mask(observed: Any, n: int, blocks: Mapping[str, Any]) -> NDArray[np.bool_]:
     if observed is None:
         return np.ones((n, len(blocks)), dtype=np.bool_)
+    if not isinstance(observed, Mapping) and hasattr(observed, "columns"):
+        observed = {str(name): observed[name] for name in observed.columns}
+    if isinstance(observed, Mapping):
+        for party in [*observed, *blocks]:
+            if party not in observed or party not in blocks:
+                lacks = f"there is no party {party!r}{nearest(party, blocks)}" if party in observed else (
+                    f"expected a mask for every party, got none for {party!r}")  # fmt: skip
+                raise TableError(f"observed: {lacks}")
+        masks = {party: _as_numpy(observed[party]) for party in blocks}
+        for party, mask in masks.items():
+            if mask.dtype != np.bool_ or mask.shape != (n,):
+                raise TableError(f"observed: party {party!r}: expected booleans of shape ({n},), one for each row, got "
+                                 f"{mask.dtype} of shape {mask.shape}")  # fmt: skip
+        return np.stack(list(masks.values()), axis=1)
     mask = _as_numpy(observed)
     if mask.dtype != np.bool_ or mask.shape != (n, len(blocks)):
         raise TableError(f"observed: expected booleans of shape ({n}, {len(blocks)}), rows x parties in the order "
