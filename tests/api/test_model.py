@@ -156,6 +156,7 @@ class TestTablesAtPrediction:
         with pytest.raises(TableError, match=r"party 'shop'.*'visits'.*\n.*party 'lab'.*'iron'"):
             laser.evaluate(other)
 
+    @pytest.mark.filterwarnings("ignore:the model was trained on")
     def test_a_warning_about_a_table_points_to_the_callers_line(self, laser):
         other = tables()
         other["shop"] = other["shop"].with_columns(visits=None, town=None)
@@ -218,6 +219,7 @@ class TestTablesAtPrediction:
         with pytest.raises(TableError, match=r"no column 'bad', named as label; .*; rows are scored by their labels"):
             laser.evaluate(tables() | {"bank": tables()["bank"].drop("bad")})
 
+    @pytest.mark.filterwarnings("ignore:the model was trained on")
     def test_scoring_uses_only_the_labels_of_the_active_party(self):
         """Labels of other label holders are used in training, but not in evaluation."""
         given = tables()
@@ -233,6 +235,7 @@ class TestTablesAtPrediction:
         with pytest.raises(PredictionError, match="unseen: expected 'refuse' or 'wrong', got 'wrongg'"):
             laser.evaluate(tables(), unseen="wrongg")
 
+    @pytest.mark.filterwarnings("ignore:the model was trained on")
     def test_an_unseen_class_is_refused_or_counts_as_wrong(self, laser):
         given = tables()
         given["bank"] = given["bank"].with_columns(

@@ -80,6 +80,8 @@ class Model:
             that the formulas of the APC-VFL paper give.
         held_out: the data for ``evaluate()`` without tables: each party's rows, their alignment, and the indices [n] of
             the test rows among the aligned rows; ``None`` in a loaded model.
+        taught: the indices [n] of the labelled training rows among the aligned rows of ``held_out``; ``None`` in a
+            loaded model.
         own: the description of a user-defined method, as returned by ``described``; ``None`` for a built-in method.
     """
 
@@ -94,6 +96,7 @@ class Model:
     ledger: Ledger = field(default_factory=Ledger, repr=False)
     costs: dict[str, Any] = field(default_factory=dict, repr=False)
     held_out: tuple[dict[str, Rows], Alignment, torch.Tensor] | None = field(default=None, repr=False)
+    taught: torch.Tensor | None = field(default=None, repr=False)
     own: dict[str, Any] | None = field(default=None, repr=False)
 
     @classmethod
@@ -101,7 +104,7 @@ class Model:
         """Build a model from its ``summary``, its method and each party's networks.
 
         ``trained`` has the fields that only a trained model has, and a loaded model lacks: history, ledger, costs and
-        held_out.
+        held_out and taught.
         """
         assert summary.task is not None
         return cls(
@@ -211,6 +214,9 @@ class Model:
     ) -> metrics.Evaluation:  # fmt: skip
         """Compute the metrics of the labelled rows of ``tables``; without tables, of the test rows of the training run.
 
+        A remark counts the scored rows that the model was trained on: rows with the id and the label of a training row,
+        and with its cells at the parties that have the row.  A loaded model does not know its training rows.
+
         Args:
             tables: for each party, a file name or data frame; the active party's table has the labels.  All labelled
                 rows are scored, also training rows.
@@ -252,6 +258,9 @@ class Model:
             raise PredictionError(
                 "there is no labelled row to score; train with a greater train.test, or give tables with labels"
             )
+        if tables is not None and (seen := self._training_rows(rows, alignment, wanted)):
+            remark(f"the model was trained on {seen:,} of the {len(wanted):,} scored rows; score other rows for an "
+                   "unbiased result")  # fmt: skip
         answered = self._answer(rows, wanted, asked)
         y, observed = lead.y.cpu()[wanted], lead.observed.cpu()[wanted]
         return metrics.evaluate(answered, y, None, observed, Seeds(self.seed), unseen=strange)
@@ -333,6 +342,35 @@ class Model:
         if self.held_out is None:
             raise no_test_rows(self.named is not None, (member.state.seat for member in self.members.values()))
         return *self.held_out, whom_to_ask(self.roster, dict.fromkeys(self.roster.blocks), parties)
+
+    def _training_rows(self, rows: Mapping[str, Rows], alignment: Alignment, wanted: torch.Tensor) -> int:
+        """Count those aligned rows ``wanted`` [n] that are labelled training rows; 0 if training is not in memory.
+
+        The ids and the labels must be equal, and the cells at every party that has the row both here and in training.
+        """
+        if self.held_out is None or self.taught is None:
+            return 0
+        trained, known, _ = self.held_out
+        now = pl.DataFrame({"id": alignment.ids[wanted.numpy()], "now": wanted.numpy()})
+        then = pl.DataFrame({"id": known.ids[self.taught.numpy()], "then": self.taught.numpy()})
+        both = now.join(then, on="id")
+        here, there = both["now"].to_torch(), both["then"].to_torch()
+
+        def values(own: Mapping[str, Rows], places: torch.Tensor) -> torch.Tensor:
+            y = own[self.roster.active].y
+            assert y is not None
+            return y.cpu()[places]
+
+        equal, compared = values(rows, here) == values(trained, there), torch.zeros(len(both), dtype=torch.bool)
+        for name in self.roster.blocks:
+            block, before = rows[name].block, trained[name].block
+            if block is not None and before is not None:
+                at, was = block.position.cpu()[here], before.position.cpu()[there]
+                held = (at >= 0) & (was >= 0)
+                same = block.x[at[held]].cpu() == before.x[was[held]].cpu()
+                equal[held] &= same.flatten(1).all(dim=1)
+                compared |= held
+        return int((equal & compared).sum())
 
     def _read(
         self, tables: Mapping[str, Any], *, labels: str | None = None, y: Any = None, observed: Any = None

@@ -29,7 +29,7 @@ from anyparty.core.declared_types import checked
 from anyparty.core.predictions import Predictions
 from anyparty.core.storage import inside
 from anyparty.data.blocks import assemble
-from anyparty.data.splits import TEST
+from anyparty.data.splits import TEST, TRAIN
 from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, UserError, remark, some
 from anyparty.methods.method import Method
 from anyparty.metrics import METRICS, Evaluation
@@ -250,9 +250,9 @@ def evaluate_run(
         folder: the run's folder.
         tables: for each party, a file name or data frame with new rows; all labelled rows are scored. Without tables,
             the training tables are read again, and the test rows that the run's seed selects are scored. The same
-            happens, with a warning, if ``tables`` are the training tables. If only some of ``tables`` are training
-            tables, a warning reports that most of their rows were used in training. A run's folder holds no ids and no
-            hashes of ids, so training rows in a changed table are not detected.
+            happens, with a warning, if ``tables`` are the training tables. Otherwise a warning counts the scored rows
+            that the model was trained on, as ``Model.evaluate`` does. A run's folder holds no ids and no hashes of ids,
+            so these rows can be counted only while the files of the training tables are unchanged.
         parties: the parties whose columns may be used; by default all parties with a table.
         method: the method that was trained, if it is user-defined.
         encoders: for each party, the function that makes its encoder, if it was passed in Python and cannot be
@@ -280,8 +280,10 @@ def evaluate_run(
         remark("the model was trained on these tables: only the rows that its run held out are scored")
         there = [name for name in same if name in model.roster.blocks]  # ``blocks`` lacks parties that hold only labels
         return model.evaluate(parties=there if parties is None else parties)
+    with suppress(UserError):  # the training tables were frames, or have changed
+        hold_out(model, federation_of_run(folder))
     scored = model.evaluate(tables, parties)
-    if same:
+    if same and model.taught is None:
         remark(
             f"the table of party {some(same)} is the one that the model was trained on, so the model has seen most of "
             "its rows; give another table for an unbiased score"
@@ -346,7 +348,10 @@ def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict
 
 
 def hold_out(model: Model, federation: Federation) -> None:
-    """Select a run's test rows from its training tables again, and store them in ``model.held_out``."""
+    """Select a run's test rows and training rows from its training tables again.
+
+    They are stored in ``model.held_out`` and ``model.taught``.
+    """
     alignment, tables = federation.alignment, federation.tables
     use = federation.split(federation.config.train)
     features = {
@@ -358,7 +363,10 @@ def hold_out(model: Model, federation: Federation) -> None:
     labels = {name: encode(label, model.task, name) for name, label in label_columns.items()}
     device = model.members[model.roster.active].state.seat.device
     rows = assemble(alignment, model.roster, features, labels, device)
+    labeled = rows[model.roster.active].labeled
+    assert labeled is not None
     model.held_out = (rows, alignment, torch.from_numpy(np.flatnonzero(use == TEST)))
+    model.taught = (torch.from_numpy(use == TRAIN) & labeled.cpu()).nonzero().squeeze(1)
 
 
 def _with_tables(folder: Path) -> Config:

@@ -31,7 +31,7 @@ from anyparty.config.method_factory import chosen, scheduled
 from anyparty.core.object_description import code_hashes, described, name_of
 from anyparty.core.types import Channel, MessageSpec, Roster
 from anyparty.data.blocks import row_keys
-from anyparty.data.splits import TEST
+from anyparty.data.splits import TEST, TRAIN
 from anyparty.data.task import predicted, teaching
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Method, predictor_of
@@ -272,6 +272,8 @@ def train(
                     bar.close()
             lead = outcomes[active]
             test = torch.from_numpy(np.flatnonzero(lead.use == TEST))
+            assert lead.rows.labeled is not None
+            taught = (torch.from_numpy(lead.use == TRAIN) & lead.rows.labeled.cpu()).nonzero().squeeze(1)
             model = Model.of(
                 run.about(lead),
                 run.answers,
@@ -280,6 +282,7 @@ def train(
                 ledger=ledger,
                 costs=counted_costs(run.method, outcomes, config.train.batch_size, ledger),
                 held_out=({name: outcome.rows for name, outcome in outcomes.items()}, alignment, test),
+                taught=taught,
             )
             if recorder is not None:
                 recorder.record.execution = {"all": "protocol"} if joint is None else joint.ran
