@@ -193,6 +193,69 @@ class TestImpute:
         nobody = impute(other, given | {"shop": shop}, "shop", parties=["shop"])
         assert nobody.unknown == len(nobody.mean) > 0
 
+    @pytest.mark.parametrize("source", ["integers", "floats", "text"])
+    @pytest.mark.parametrize("cells", [False, True])
+    def test_whole_numbers_stay_whole_and_in_the_range_of_training(self, source, cells, tmp_path):
+        """The mean of a column of whole numbers from 0 to 8 was filled in as 3.05."""
+        given, _ = tables(120)
+        random = np.random.default_rng(1)
+        shop = given["shop"].with_columns(
+            visits=pl.Series(random.integers(9, size=90)), code=pl.Series(random.integers(100, 105, size=90))
+        )
+        gaps = pl.col("id") % 7 == 0
+        if cells:
+            shop = shop.with_columns(visits=pl.when(~gaps).then("visits"), spent=pl.when(~gaps).then("spent"))
+        if source == "floats":
+            shop = shop.with_columns(pl.col("visits").cast(pl.Float64))
+        limits = shop["spent"].min(), shop["spent"].max()
+        if source == "text":
+            shop.write_csv(tmp_path / "shop.csv")
+        tabled = given | {"shop": tmp_path / "shop.csv" if source == "text" else shop}
+        made = Federation.from_tables(tabled, label="bad", types={"shop": {"code": "categorical"}})
+        model = made.train("false-vfl-1", parameters=PARAMETERS, epochs=1, validation=0.0, test=0.0)
+        found = impute(model, tabled, "shop", samples=20, cells=cells)
+        for table in (found.table(), found.table(samples=True)):
+            assert table["visits"].dtype == (pl.Float64 if source == "floats" else pl.Int64)
+            assert set(table["visits"].drop_nulls().to_list()) <= set(range(9))
+            assert table["spent"].cast(pl.Float64).is_between(*limits).all()
+            assert set(table["code"].cast(pl.Int64)) <= set(range(100, 105))
+            assert (table["code"].dtype == pl.Int64) == (source != "text")
+        filled, table = found.filled(), found.table()
+        assert filled.columns == table.columns
+        assert filled["id"].equals(table["id"])
+        if cells:
+            assert filled["visits"].to_list() == filled["spent"].to_list() == (shop["id"] % 7 == 0).to_list()
+            assert not filled["colour"].any()
+            known = ~filled["visits"]
+            assert table["visits"].filter(known).cast(pl.Int64).equals(shop["visits"].filter(known).cast(pl.Int64))
+        else:
+            assert filled.height == 30
+            assert filled.drop("id").to_numpy().all()
+
+    def test_known_cells_keep_their_values_outside_the_range_of_training(self, model):
+        given, _ = tables()
+        shop = given["shop"].with_columns(spent=pl.when(pl.col("id") > 8).then("spent").otherwise(pl.lit(None)))
+        shop = shop.with_columns(spent=pl.when(pl.col("id") == 12).then(5000.5).otherwise("spent"))
+        found = impute(model, given | {"shop": shop}, "shop", cells=True)
+        assert found.table().filter(id=12)["spent"].item() == 5000.5
+        assert found.filled().filter("spent")["id"].to_list() == shop.filter(pl.col("spent").is_null())["id"].to_list()
+
+    def test_empty_cells_to_be_imputed_cause_no_remark(self, model):
+        """Prediction warns that the model uses a fill value in these cells; imputation computes them."""
+        given, _ = tables()
+        emptied = given | {"shop": given["shop"].with_columns(spent=pl.lit(None, pl.Float64))}
+        assert impute(model, emptied, "shop", cells=True).gaps == 300
+        with pytest.warns(AnypartyWarning, match="more cells are empty than in training"):
+            model.predict(emptied)
+
+    def test_a_model_without_limits_imputes_the_mean(self, model):
+        """Models of earlier versions do not have the range of the training cells."""
+        given, _ = tables()
+        found = impute(model, given, "shop")
+        numeric = found.prepare.numeric.model_copy(update={"low": (), "high": (), "whole": ()})
+        old = replace(found, prepare=found.prepare.model_copy(update={"numeric": numeric}))
+        assert old.table()["spent"].to_list() == found.mean[:, 0].tolist()
+
     def test_sampled_categories_and_booleans_have_the_models_frequencies(self):
         """For all z, the decoder gives .9, .07, .03 for the levels, .1 for the truth value, and a deviation of .3."""
         given = tables(400)[0]
@@ -365,7 +428,7 @@ class TestByCommand:
     def test_the_help_of_impute_describes_what_is_imputed(self, call):
         said = " ".join(re.sub(r"[│|]", " ", call("impute", "--help").stdout).split())
         assert "Empty cells of categories, dates and texts stay empty" in said
-        assert "Samples are Gaussian and may leave the observed range" in said
+        assert "Gaussian samples are moved into the range of training" in said
 
     def test_the_likelihood_command_writes_a_likelihood_per_row(self, run, call, tmp_path):
         out = tmp_path / "rows.csv"

@@ -89,8 +89,10 @@ class Imputation:
     def table(self, *, samples: bool = False) -> pl.DataFrame:
         """Return the imputed rows in the form of the party's table.
 
-        An imputed category is shown as its likeliest level.  The imputed cells of a row are empty if no selected party
-        has the row.
+        An imputed category is shown as its likeliest level.  An imputed number is between the smallest and the largest
+        number of the column in training, and is rounded if all these numbers are whole.  ``mean`` and ``samples`` have
+        the numbers without these changes, and ``filled`` shows which cells were imputed.  The imputed cells of a row
+        are empty if no selected party has the row.
 
         If the party's table was given, the result has the columns of that table in the same order.  The label column
         and the columns that the model does not use are unchanged; they are empty in rows that the table does not have.
@@ -119,6 +121,17 @@ class Imputation:
         behind = 1 + max((place for place, name in enumerate(each[0].columns) if name in self.id), default=-1)
         return pl.concat(one.insert_column(behind, pl.repeat(s, one.height, eager=True).alias("sample"))
                          for s, one in enumerate(each, 1))  # fmt: skip
+
+    def filled(self) -> pl.DataFrame:
+        """Return a frame with the rows and columns of ``table()``: the ids, and True in each cell that was imputed."""
+        table = self.table()
+        imputed = {name: np.zeros(table.height, dtype=np.bool_) for name in table.columns if name not in self.id}
+        if self.own is None:
+            imputed |= {name: table[name].is_not_null().to_numpy() for name in self.prepare.kinds if name in imputed}
+        else:
+            for name, gaps in self._gaps(self.mean, self.own).items():
+                imputed[name][self.places] = gaps
+        return table.with_columns(pl.Series(name, mask) for name, mask in imputed.items())
 
     def frame(self) -> pl.DataFrame:
         """Return the id columns and the F means, one row for each id.
@@ -156,13 +169,15 @@ class Imputation:
         return 0 if self.own is None or self.whole is None else self.whole.height - len(self.own)
 
     def _as_own(self, values: NDArray[np.float64]) -> pl.DataFrame:
-        return self._lacked(values) if self.own is None else self._filled(values, self.own)
+        F = len(self.prepare.numeric.columns)
+        near = np.hstack([self.prepare.numeric.as_in_training(values[:, :F]), values[:, F:]])
+        return self._lacked(near) if self.own is None else self._filled(near, self.own)
 
     def _lacked(self, values: NDArray[np.float64]) -> pl.DataFrame:
         ids = [] if self.id_columns is None else self.id_columns.get_columns()
         columns = [
             *(column.alias(name) for name, column in zip(self.id, ids, strict=False)),
-            *map(self._likely, self.prepare.table(values).iter_columns()),
+            *map(self._typed, self.prepare.table(values).iter_columns()),
         ]
         if self.whole is None or self.places is None:
             return pl.DataFrame(columns)
@@ -172,17 +187,36 @@ class Imputation:
     def _filled(self, values: NDArray[np.float64], own: pl.DataFrame) -> pl.DataFrame:
         assert self.whole is not None
         changed = []
-        for k, name in enumerate(self.prepare.numeric.columns):
-            if name in own.columns and own[name].null_count():
-                column = np.full(self.whole.height, np.nan)
-                column[self.places] = values[:, k]
-                changed.append(self._likely(pl.Series(name, column).fill_nan(None)))
+        for name, gaps in self._gaps(values, own).items():
+            column = np.full(self.whole.height, np.nan)
+            column[self.places] = np.where(gaps, values[:, self.prepare.numeric.columns.index(name)], own[name])
+            changed.append(self._typed(pl.Series(name, column).fill_nan(None)))
         return self.whole.with_columns(changed)
 
-    def _likely(self, column: pl.Series) -> pl.Series:
-        """Convert an imputed boolean column from numbers to booleans: True above 0.5."""
-        truth = self.whole is not None and self.whole.schema.get(column.name) == pl.Boolean
-        return column > 0.5 if truth else column
+    def _gaps(self, values: NDArray[np.float64], own: pl.DataFrame) -> dict[str, NDArray[np.bool_]]:
+        """Return, for each numeric column with empty cells, the mask [n] of empty cells that were imputed."""
+        numbers = [name for name, kind in self.prepare.kinds.items() if kind == "numeric" and own[name].null_count()]
+        at = self.prepare.numeric.columns.index
+        return {name: own[name].is_null().to_numpy() & ~np.isnan(values[:, at(name)]) for name in numbers}
+
+    def _typed(self, column: pl.Series) -> pl.Series:
+        """Convert an imputed column to the type that it has in the party's table, if all its cells have that type.
+
+        Whole numbers become integers if the table is unknown, or if it is a text file.
+        """
+        dtype = None if self.whole is None else self.whole.schema.get(column.name)
+        if dtype == pl.Boolean and column.dtype.is_numeric():
+            return column > 0.5
+        if column.name in self.prepare.numeric.whole and (dtype is None or not dtype.is_float()):
+            kept = [each for each in (dtype, pl.Int64) if each is not None and each.is_integer()]
+        else:
+            kept = [dtype] if dtype is not None and column.dtype == pl.String and dtype.is_integer() else []
+        for each in kept:
+            cast = column.cast(each, strict=False)
+            same = column.dtype == pl.String or (cast == column).all()
+            if same and cast.null_count() == column.null_count():
+                return cast
+        return column
 
 
 @checked(PredictionError, by_hand=("tables",))
@@ -199,7 +233,8 @@ def impute(
     those cells of the same row that are not empty.  Only numeric cells are imputed.  Categories, dates and texts stay
     empty, and ``Imputation.left`` counts them.  No other party learns which rows have empty cells.
 
-    The model's distribution of a row's numbers is Gaussian, so samples can be outside the observed range.
+    The model's distribution of a row's numbers is Gaussian, so ``Imputation.samples`` can be outside the observed
+    range.  ``Imputation.table`` moves numbers into the range of training, and rounds columns of whole numbers.
 
     FALSE-VFL-II is the variant that also models which parties have a row.  If the table of ``party`` is given, this
     variant uses the fact that ``party`` lacks the imputed rows.  The samples of a row are then drawn, with replacement,
@@ -230,7 +265,7 @@ def impute(
         raise PredictionError(f"no party {party!r} with columns{nearest(party, model.roster.blocks)}")
     if samples < 0:
         raise PredictionError(f"samples must not be below 0, got {samples}")
-    rows, alignment, asked, read = model.aligned(tables, parties, observed=observed)
+    rows, alignment, asked, read = model.aligned(tables, parties, observed=observed, emptier=False)
     if cells and party not in asked:
         raise PredictionError(f"empty cells of {party!r} are imputed from its own other cells, too: give its table, "
                               "and do not leave it out of parties")  # fmt: skip

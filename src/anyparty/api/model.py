@@ -268,12 +268,14 @@ class Model:
     @usual_torch()
     @checked(PredictionError, by_hand=("tables",))
     def aligned(
-        self, tables: Mapping[str, Any], parties: Sequence[str] | None = None, *, observed: Any = None
-    ) -> AlignedTables:
+        self, tables: Mapping[str, Any], parties: Sequence[str] | None = None, *, observed: Any = None,
+        emptier: bool = True,
+    ) -> AlignedTables:  # fmt: skip
         """Read and align ``tables``, and prepare each party's rows as in training.
 
         The aligned rows are in the order of ``predict(tables)``, and ``alignment.ids`` has their ids as text.  The
-        arguments are those of ``predict``.
+        arguments are those of ``predict``; if ``emptier`` is false, no remark reports columns that are emptier than in
+        training.
 
         Raises:
             PredictionError: a party is unknown, or no party can be used.
@@ -281,7 +283,8 @@ class Model:
         """
         asked = whom_to_ask(self.roster, tables, parties)
         read = self._read(tables, observed=observed)
-        return AlignedTables(*self._rows(list(read.values()), as_given=True), asked, read)
+        rows, alignment = self._rows(list(read.values()), as_given=True, emptier=emptier)
+        return AlignedTables(rows, alignment, asked, read)
 
     @checked(PredictionError, by_hand=("tables",))
     def embed(
@@ -403,11 +406,16 @@ class Model:
         return read
 
     def _rows(
-        self, tables: Sequence[Table], unseen: Sequence[str] = (), *, as_given: bool = False
+        self,
+        tables: Sequence[Table],
+        unseen: Sequence[str] = (),
+        *,
+        as_given: bool = False,
+        emptier: bool = True,
     ) -> tuple[dict[str, Rows], Alignment]:
         """Prepare and align the tables' rows, sorted by id or, if ``as_given`` is true, as in the active party's table.
 
-        ``unseen`` lists the classes among the labels that did not occur in training.
+        ``unseen`` lists the classes among the labels that did not occur in training. ``emptier`` is as in ``aligned``.
         """
         task, lead = replace(self.task, classes=(*self.task.classes, *unseen)), self.roster.active
         alignment = align(tables, apart=True, first=lead if lead in {table.party for table in tables} else None)
@@ -418,7 +426,7 @@ class Model:
         features = {}
         for table in tables:
             prepare = self.members[table.party].prepare
-            features[table.party] = prepare.features(table) if prepare else Features.none(len(table))
+            features[table.party] = prepare.features(table, emptier=emptier) if prepare else Features.none(len(table))
         known = {
             table.party: target.encode(table.label, task, table.party) for table in tables if table.label is not None
         }

@@ -178,7 +178,11 @@ JSON_KEYS: Mapping[str, Mapping[str, str]] = {
         "runs.formulas": "costs by published formulas, if there are any",
         "runs.missing": "values that the records lack",
     },
-    "impute": {"summary": "what was filled in, as a sentence", **_FILE},
+    "impute": {
+        "summary": "what was filled in, as a sentence",
+        "filled": "by column, the number of cells that were filled in",
+        **_FILE,
+    },
     "likelihood": dict(_FILE),
     "inspect-encoder": {
         "metric": "the metric",

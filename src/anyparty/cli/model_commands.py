@@ -183,8 +183,8 @@ def impute(
         typer.Option(
             "--samples",
             min=0,
-            help="Number of samples for each row, instead of the mean. Samples are Gaussian and may leave the "
-            "observed range.",
+            help="Number of samples for each row, instead of the mean. Gaussian samples are moved into the range of "
+            "training.",
         ),
     ] = 0,
     cells: Annotated[
@@ -206,7 +206,9 @@ def impute(
 
     With --cells the output also has all rows of the table, in the table's order, and can replace the table.
 
-    In Python: anyparty.api.imputation.impute_run("RUN", "shop").table().
+    Numbers are in the range of training, and whole if all numbers of the column were whole.
+
+    In Python: anyparty.api.imputation.impute_run("RUN", "shop").table(); filled() shows which cells were imputed.
     """
     from anyparty.api.imputation import impute_run
     from anyparty.api.runs import tables_from
@@ -220,7 +222,9 @@ def impute(
     summary = _imputation_summary(filled)
     console.print(summary, soft_wrap=True)
     print_or_write(frame, out, console, raw_csv=raw_csv)
-    console.result(lambda: {"summary": summary, **rows_or_file(frame, out)})
+    masks = filled.filled().drop(filled.id, strict=False)
+    counts = {mask.name: int(mask.sum()) for mask in masks.iter_columns() if mask.any()}
+    console.result(lambda: {"summary": summary, "filled": counts, **rows_or_file(frame, out)})
 
 
 @with_errors

@@ -57,6 +57,8 @@ class Numeric(BaseModel):
         scale: the standard deviation of the known cells, by column; ``None`` without scaling.
         constant: columns with a single value in training. Scaling sets them to 0 in all rows, because the model has
             learnt nothing about any other value.
+        low, high: the smallest and the largest known cell, by column; empty in models of earlier versions.
+        whole: columns whose known cells are whole numbers.
     """
 
     model_config = STRICT
@@ -66,18 +68,26 @@ class Numeric(BaseModel):
     mean: tuple[Finite, ...] | None
     scale: tuple[Positive, ...] | None
     constant: tuple[str, ...] = ()
+    low: tuple[Finite, ...] = ()
+    high: tuple[Finite, ...] = ()
+    whole: tuple[str, ...] = ()
 
     @classmethod
     def fit(cls, columns: pl.DataFrame, rows: RowNumbers, *, scale: bool, impute: Impute) -> Numeric:
         """Fit to the training rows, a few columns at a time to save memory."""
         from sklearn.impute import SimpleImputer  # noqa: PLC0415
 
-        fill, mean, deviation, constants = [np.zeros(0)], [np.zeros(0)], [np.zeros(0)], list[str]()
+        fill, mean, deviation, lows, highs = ([np.zeros(0)] for _ in range(5))
+        constants, whole = list[str](), list[str]()
         step = max(1, CHUNK // len(rows))
         for start in range(0, columns.width, step):
             numbers = columns[:, start : start + step].cast(pl.Float64)[rows].to_numpy(writable=True)
-            low = np.nanmin(numbers, axis=0)
-            constant = low == np.nanmax(numbers, axis=0)  # a mean would have rounding errors
+            low, high = np.nanmin(numbers, axis=0), np.nanmax(numbers, axis=0)
+            constant = low == high  # a mean would have rounding errors
+            fractions = np.nan_to_num(numbers) % 1 != 0
+            whole += [columns.columns[start + int(k)] for k in np.flatnonzero(~fractions.any(axis=0))]
+            lows.append(low)
+            highs.append(high)
             imputer = SimpleImputer(strategy=impute, copy=False).fit(numbers)
             imputer.statistics_ = np.where(constant, low, imputer.statistics_)
             means, deviations = _spread(numbers, low, constant)
@@ -85,19 +95,24 @@ class Numeric(BaseModel):
             mean.append(np.where(constant, low, means))
             deviation.append(deviations)
             constants += [columns.columns[start + int(k)] for k in np.flatnonzero(constant)]
-        fills, centres, scales = (tuple(np.concatenate(parts).tolist()) for parts in (fill, mean, deviation))
-        names = tuple(columns.columns)
+        fills, centres, scales, smallest, largest = (
+            tuple(np.concatenate(parts).tolist()) for parts in (fill, mean, deviation, lows, highs)
+        )
+        fitted = cls(columns=tuple(columns.columns), fill=fills, mean=None, scale=None, low=smallest, high=largest,
+                     whole=tuple(whole))  # fmt: skip
         if not scale:
-            return cls(columns=names, fill=fills, mean=None, scale=None)
-        return cls(columns=names, fill=fills, mean=centres, scale=scales, constant=tuple(constants))
+            return fitted
+        return fitted.model_copy(update={"mean": centres, "scale": scales, "constant": tuple(constants)})
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Numeric:
         fitted = [self.fill, *(values for values in (self.mean, self.scale) if values is not None)]
         if (self.mean is None) != (self.scale is None) or any(len(each) != len(self.columns) for each in fitted):
             raise ValueError("fill, mean and scale must have one value for each numeric column")
-        if not set(self.constant) <= set(self.columns):
-            raise ValueError("constant must name numeric columns")
+        if not {len(self.low), len(self.high)} <= {0, len(self.columns)}:
+            raise ValueError("low and high must have one value for each numeric column")
+        if not {*self.constant, *self.whole} <= set(self.columns):
+            raise ValueError("constant and whole must name numeric columns")
         return self
 
     def transform(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -108,6 +123,16 @@ class Numeric(BaseModel):
             numbers /= np.array(self.scale)
             numbers[:, self.constant_at] = 0.0
         return numbers
+
+    def as_in_training(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Move numbers [..., d] into the range of the training cells, and round those of columns of whole numbers.
+
+        NaN stays NaN.
+        """
+        if not self.low:
+            return numbers
+        rounded = np.where(np.isin(self.columns, self.whole), np.rint(numbers), numbers)
+        return np.clip(rounded, self.low, self.high)
 
     @cached_property
     def constant_at(self) -> list[int]:
@@ -368,17 +393,18 @@ class Prepare(BaseModel):
         """
         return self.features(table, new=new).x
 
-    def features(self, table: Table, *, new: bool = True) -> Features:
+    def features(self, table: Table, *, new: bool = True, emptier: bool = True) -> Features:
         """Preprocess the table's rows as ``apply`` does, and mark the imputed numbers.
 
-        Missing cells of a categorical column have a level of their own, and are not marked.
+        Missing cells of a categorical column have a level of their own, and are not marked. If ``emptier`` is false, no
+        remark reports columns that are emptier than in training.
         """
         frame = self.matched(table)
         x = np.empty((len(table), self.width), dtype=np.float32)
         step = max(1, CHUNK // max(1, self.width))
         for start in range(0, len(table), step):
             self._fill(x[start : start + step], frame[start : start + step], table, start)
-        for sentence in (*self._differences(frame, few=new), *(self._empty(table) if new else ())):
+        for sentence in (*self._differences(frame, few=new), *(self._empty(table) if new and emptier else ())):
             remark(f"{_where(table)}: {sentence}")
         numbers = frame.select(by_name(self.numeric.columns))
         if not sum(numbers.null_count().row(0)):
