@@ -151,6 +151,29 @@ def test_frames_and_paired_differences(comparison: Comparison) -> None:
         comparison.paired("lasr")
 
 
+def test_the_share_of_removed_blocks_is_shown_beside_the_rate(comparison: Comparison) -> None:
+    """With three parties, a rate of 50 % removes about 43 % of the blocks, because a row keeps one of its blocks."""
+    found = comparison
+    shares = {
+        rate: np.mean([one["rate"] for one in found.records if one["run"]["missing"] == rate]) for rate in found.rates
+    }
+    assert found.reached == pytest.approx(shares)
+    assert shares[0] == 0
+    assert 0.3 < shares[0.5] < 0.48
+    shown = f"50% ({shares[0.5]:.0%} reached)"
+    assert [axes.get_title(loc="left") for axes in found.plot().axes] == [
+        "0%\nof blocks missing in training",
+        f"{shown}\nof blocks missing in training",
+    ]
+    for frame in (found.frame(by="missing"), found.frame(by=("missing", "present")), found.paired()):
+        assert dict(frame.select("missing", "missing_reached").iter_rows()) == pytest.approx(shares)
+    assert "missing_reached" not in found.frame(by="method").columns
+    for table in found.tables()[:2]:
+        assert {row[0] for row in table.rows} == {"0%", shown}
+    assert shown in repr(found)
+    assert shown in found._repr_html_()
+
+
 def test_blanked_blocks_are_not_counted_as_training_rows(federation: Federation) -> None:
     """With ``rows = "all"``, a row that lost a block is not for training, and intervals use the lower number."""
     found = anyparty.compare(

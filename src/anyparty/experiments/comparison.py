@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
 from rich.console import Group, RenderableType
@@ -44,6 +45,12 @@ COSTS = ("seconds", "bytes_sent", "parameters", "epochs")
 SHARES = {"accuracy", "f1", "macro_f1", "auroc"}  # these metrics are shares, which tables show in percent
 
 
+REACHED = (
+    " Missing: the probability that a block was removed, and the share of blocks that was removed. This share is "
+    "smaller, because a row keeps at least one block."
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """The scores of several methods with the same seeds and the same missing blocks.
@@ -67,7 +74,7 @@ class Comparison:
     def __repr__(self) -> str:
         """Return the methods, missing rates and numbers of runs and seeds; ``rich.print`` shows the tables."""
         return (f"<Comparison of {', '.join(self.methods)}: {len(self.records)} runs, {len(self.seeds)} seeds, "
-                f"missing {', '.join(f'{p:g}' for p in self.rates)}; {len(self.failed)} failed>")  # fmt: skip
+                f"missing {', '.join(map(self._share, self.rates))}; {len(self.failed)} failed>")  # fmt: skip
 
     @property
     def seeds(self) -> list[int]:
@@ -78,6 +85,21 @@ class Comparison:
     def rates(self) -> list[float]:
         """The missing rates of the finished runs, in ascending order."""
         return sorted({record["run"]["missing"] for record in self.records})
+
+    @cached_property
+    def reached(self) -> dict[float, float]:
+        """For each missing rate, the share of blocks that was removed: the mean over runs.
+
+        The share is smaller than the rate, because a row keeps at least one of its blocks.
+        """
+        return {
+            rate: float(np.mean([record["rate"] for record in self.records if record["run"]["missing"] == rate]))
+            for rate in self.rates
+        }
+
+    def _share(self, rate: float) -> str:
+        """Return a missing rate and the share of blocks that was removed, such as "50% (33% reached)"."""
+        return f"{rate:.0%}" + (f" ({self.reached[rate]:.0%} reached)" if rate in self.reached and rate else "")
 
     # Methods that return the scores as data frames
 
@@ -93,7 +115,8 @@ class Comparison:
         Returns:
             For each group: the mean and the standard deviation of the score over seeds, the number of seeds, the mean
             coverage, and the mean costs (seconds of training, bytes sent, weights and epochs).  Within a group, the
-            scores of each seed are averaged first.
+            scores of each seed are averaged first.  In a frame by "missing", ``missing_reached`` is the share of blocks
+            that was removed.
 
         Raises:
             ConfigError: a column or the metric does not exist.
@@ -104,9 +127,10 @@ class Comparison:
         keys = _group_columns(by)
         seeds = _seed_means(long, keys)
         costs = [pl.col(name).mean() for name in ("coverage", *COSTS)]
+        reached = [pl.col("missing").replace_strict(self.reached).first().alias("missing_reached")]
         return seeds.group_by(keys, maintain_order=True).agg(
-            pl.col("score").mean().alias("mean"), pl.col("score").std().alias("deviation"),
-            pl.col("score").count().alias("seeds"), *costs,
+            *(reached if "missing" in keys else []), pl.col("score").mean().alias("mean"),
+            pl.col("score").std().alias("deviation"), pl.col("score").count().alias("seeds"), *costs,
         )  # fmt: skip
 
     def _score_rows(self, metric: str | None) -> pl.DataFrame:
@@ -175,8 +199,9 @@ class Comparison:
         for row in joined.group_by(keys, maintain_order=True).agg("score", "base").iter_rows(named=True):
             found = PairedDifference.of(name, zip(row.pop("score"), row.pop("base"), strict=True))
             low, high = found.interval(self._overlap(row.get("missing")))
+            reached = {"missing_reached": self.reached[row["missing"]]} if "missing" in row else {}
             values = {"difference": found.mean, "low": low, "high": high, "better": found.better}
-            rows.append({**row, "baseline": baseline, "metric": name, **values, "seeds": len(found.each)})
+            rows.append({**row, **reached, "baseline": baseline, "metric": name, **values, "seeds": len(found.each)})
         return pl.DataFrame(rows)
 
     def _overlap(self, missing: float | None) -> float:
@@ -203,7 +228,7 @@ class Comparison:
     def _tuned_table(self) -> PageTable:
         rows = [
             [
-                f"{rate:.0%}",
+                self._share(rate),
                 name,
                 ", ".join(f"{key} = {_setting_text(value)}" for key, value in changes.items()) or "as given",
             ]
@@ -218,7 +243,7 @@ class Comparison:
                   for row in self.frame(by=("missing", "present")).iter_rows(named=True)}  # fmt: skip
         present = sorted({key[2] for key in counts}, reverse=True)
         rows = [
-            [f"{rate:.0%}", name, self._score_text(drawn[name, rate]),
+            [self._share(rate), name, self._score_text(drawn[name, rate]),
              *(self._score_text(counts.get((name, rate, n))) for n in present)]
             for rate in self.rates for name in self.methods if (name, rate) in drawn
         ]  # fmt: skip
@@ -226,8 +251,6 @@ class Comparison:
         return PageTable(headers=headers, rows=rows, text_columns=frozenset({1}), caption=self._caption())
 
     def _caption(self) -> str:
-        reached = {record["run"]["missing"]: record["rate"] for record in self.records}
-        rates = ", ".join(f"{rate:.0%} (reached: {reached[rate]:.0%})" for rate in self.rates if rate)
         better = "more" if METRICS[self.metric].greater else "less"
         many = f", mean ± standard deviation over {len(self.seeds)} seeds" if len(self.seeds) > 1 else ", one seed"
         return (
@@ -235,7 +258,7 @@ class Comparison:
             f"blocks as in training. n present: the test rows that n parties hold, answered by these n parties; mean "
             f"over the sets of n parties. In brackets: the share of rows with an answer, if it is not 100%. A row "
             f"without an answer counts as answered with the class frequencies, or the mean, of the training rows. A "
-            f"dash: no row has an answer." + (f" Share of blocks removed: {rates}." if rates else "")
+            f"dash: no row has an answer." + (REACHED if any(self.rates) else "")
         )
 
     @property
@@ -269,7 +292,7 @@ class Comparison:
         for row in found.iter_rows(named=True):
             scale, digits = (100, 1) if self.metric in SHARES else (1, decimal_places(self.metric, row["difference"]))
             shown = Estimate(value=scale * row["difference"], low=scale * row["low"], high=scale * row["high"])
-            rows.append([f"{row['missing']:.0%}", row["method"], format_estimate(shown, sign=True, digits=digits),
+            rows.append([self._share(row["missing"]), row["method"], format_estimate(shown, sign=True, digits=digits),
                          f"{row['better']} of {row['seeds']}"])  # fmt: skip
         return PageTable(
             headers=["missing", "method", f"minus {baseline}", "better in"], rows=rows, text_columns=frozenset({1}),
@@ -282,7 +305,7 @@ class Comparison:
         name = self._metric_name(metric)
         grouped = self.frame(by=("missing", "present"), metric=name)
         panels = [
-            Panel(title=f"{rate:.0%} of blocks missing in training", x_label="parties present in prediction",
+            Panel(title=f"{self._share(rate)}\nof blocks missing in training", x_label="parties present in prediction",
                   y_label=f"test {metric_label(name)}", **self._curves(grouped.filter(pl.col("missing") == rate)))
             for rate in self.rates
         ]  # fmt: skip
