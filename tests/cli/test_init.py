@@ -52,6 +52,33 @@ def test_train_prints_the_columns_of_ids_that_it_found(call: Call) -> None:
     assert "ids:" not in call("train", "runs/bank-shop-laser-seed0/config.toml", "--run", "second").output
 
 
+def test_ids_with_other_names_are_given_by_party(call: Call) -> None:
+    """The names of the columns and their cells differ so much that no search finds them."""
+    pl.read_csv("bank.csv").with_columns(customer=pl.lit(0)).with_row_index("row").write_csv("bank.csv")
+    pl.read_csv("shop.csv").drop("customer").with_row_index("n", offset=10_000).write_csv("shop.csv")
+    found = call("init", "bank.csv", "shop.csv")
+    assert "name it: --id COLUMN, or, if the names differ, --id bank=COLUMN --id shop=COLUMN" in found.output
+    ids = ("--id", "bank=row", "--id", "shop=n")
+    assert call("init", "bank.csv", "shop.csv", *ids, "--label", "default").exit_code == 0
+    parties = config.load("settings.toml").parties
+    assert {name: party.id for name, party in parties.items()} == {"bank": "row", "shop": "n"}
+    pl.read_csv("shop.csv").with_columns(n=pl.int_range(pl.len())).write_csv("shop.csv")
+    words = ("bank.csv", "shop.csv", *ids, "--label", "default", "--set", "train.epochs=1")
+    trained = call("train", *words)
+    assert "ids: row (bank), n (shop)" in trained.output
+    assert trained.exit_code == 0, trained.output
+
+
+def test_a_run_in_the_folder_is_reported_before_tables_are_read(call: Call) -> None:
+    words = ("train", "bank.csv", "shop.csv", "--id", "customer", "--label", "default", "--set", "train.epochs=1", "-q")
+    assert call(*words).exit_code == 0
+    Path("shop.csv").write_text("customer,visits\nc001,no number\nc001,\n")  # reading it would stop
+    again = call("train", "runs/bank-shop-laser-seed0/config.toml", "--run", "runs/bank-shop-laser-seed0")
+    assert again.exit_code == 2
+    again = call("train", "bank.csv", "shop.csv", "--id", "customer", "--label", "default", "-q")
+    assert "runs/bank-shop-laser-seed0 holds a run already: resume it" in " ".join(again.output.split())
+
+
 def test_rows_for_training_are_selected_without_a_settings_file(call: Call) -> None:
     words = ("train", "bank.csv", "shop.csv", "--label", "default", "--set", "train.epochs=1", "-q")
     trained = call(*words, "--set", "train.rows=all")

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from anyparty import Federation, config
-from anyparty.config.draft import REST, draft_settings, parties_of
+from anyparty.config.draft import REST, draft_settings, ids_by_party, parties_of
 from anyparty.errors import ConfigError, TableError
 from tests.conftest import write_tables
 
@@ -60,8 +60,63 @@ def test_wrong_columns_are_named_with_their_file(tmp_path: Path) -> None:
         draft_settings(files, label="customer")
 
 
+def test_ids_may_have_another_name_in_each_table(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    shop = tmp_path / "shop.csv"
+    pl.read_csv(shop).rename({"customer": "client"}).write_csv(shop)
+    files = {"bank": tmp_path / "bank.csv", "shop": shop}
+    draft = draft_settings(files, id={"bank": "customer", "shop": "client"}, label="default")
+    assert draft.values()["parties"]["shop"]["id"] == "client"
+    with pytest.raises(
+        TableError, match=r"shop\.csv: there is no column 'customer'.*--id bank=COLUMN --id shop=COLUMN"
+    ):
+        draft_settings(files, id="customer", label="default")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["bank=a", "shop=b"], {"bank": "a", "shop": "b"}),
+        (["bank = a", "shop=b=c"], {"bank": "a", "shop": "b=c"}),
+        (["a"], "a"),
+        ([], None),
+    ],
+)
+def test_options_for_ids(words: list[str], expected: object) -> None:
+    assert ids_by_party(words, ["bank", "shop"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bnk=a", "shop=b"], "--id bnk=a: there is no party 'bnk'; did you mean 'bank'"),
+        (["bank=a"], "--id: no column for party 'shop'; name one for each party: --id bank=COLUMN --id shop=COLUMN"),
+        (["a", "b"], "--id a: write --id COLUMN once for all tables, or once for each party, --id bank=COLUMN"),
+        (["bank=a", "bank=b"], "--id bank=b: write --id COLUMN once"),
+        (["bank=", "shop=b"], "--id bank=: write --id COLUMN once"),
+    ],
+)
+def test_wrong_options_for_ids(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ids_by_party(words, ["bank", "shop"])
+
+
+def test_a_table_without_rows_is_reported_as_such(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    files = {name: tmp_path / f"{name}.csv" for name in ("bank", "shop")}
+    files["shop"].write_text("customer,visits\n")
+    for ids in (None, "customer"):
+        with pytest.raises(
+            TableError, match=r"party 'shop', .*shop\.csv: there are no rows; at least one was expected"
+        ):
+            draft_settings(files, id=ids, label="default")
+
+
 def test_names_of_parties_come_from_files() -> None:
     assert list(parties_of(["a/bank.csv.gz", "my shop=b/2024.csv"])) == ["bank", "my shop"]
+    for second in ("a/bank.csv", "./a/bank.csv", "shop=a/bank.csv"):
+        with pytest.raises(ConfigError, match=r"bank\.csv: this file is given twice; give each party's table once"):
+            parties_of(["a/bank.csv", second])
     with pytest.raises(ConfigError, match="already belongs to party 'bank'"):
         parties_of(["a/bank.csv", "b/bank.csv"])
     with pytest.raises(ConfigError, match="expected a table's file"):

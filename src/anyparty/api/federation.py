@@ -480,11 +480,15 @@ class Federation:
         """
         # Imported here, because these modules import torch, which takes seconds.
         from anyparty.api import arguments, training_run  # noqa: PLC0415
+        from anyparty.artifacts.recorder import check_folder  # noqa: PLC0415
 
         check_not_forked()
         arguments.check_kinds(method, watch)
         if resume and folder is None:
             raise ConfigError("resume = True needs the folder of the run; give folder, too")
+        place = arguments.folder(folder)
+        if place is not None:
+            check_folder(place, resume=resume)
         config = arguments.over(self.config, method, parameters, schedule, clock, settings)
         tables, config = arguments.split_by(split, self.tables, self.roster.active, config)
         for note in self.overlap.notes:
@@ -499,7 +503,7 @@ class Federation:
             encoders=arguments.encoders(encoder, self.roster),
             optimizers=arguments.optimizers(optimizer, scheduler, config, self.roster),
             loss=loss,
-            folder=arguments.folder(folder),
+            folder=place,
             resume=resume,
             watch=watch,
             progress=progress,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -39,7 +39,7 @@ from anyparty.artifacts.record import (
     is_cut,
     versions,
 )
-from anyparty.artifacts.run_folder import ID_HASHES, take
+from anyparty.artifacts.run_folder import ID_HASHES, LOCK, take
 from anyparty.config import Config
 from anyparty.core.costs import HasCosts, PartyShape, RunShape, published
 from anyparty.core.draws import DRAWS
@@ -116,6 +116,41 @@ class Recorder(Callback):
         self.record.write(self.path)
 
 
+def check_folder(folder: Path, *, resume: bool) -> None:
+    """Check that a run can begin or resume in a folder, before its tables are read.
+
+    Raises:
+        ConfigError, ResumeError: as ``LocalRecorder.begin``.
+        ModelError: the record in the folder cannot be read.
+    """
+    if resume and not folder.exists():
+        raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
+    with ExitStack() as held:
+        if (folder / LOCK).exists():  # without a lock file, no run is in progress
+            held.callback(take(folder).release)
+        _readable(folder, resume=resume)
+
+
+def _readable(folder: Path, *, resume: bool) -> tuple[bool, dict[str, Any]]:
+    """Check the files of a locked folder; return whether its record is incomplete, and the fields of the record."""
+    path, settings = folder / FILE, folder / "config.toml"
+    there, cut = path.exists(), is_cut(path)
+    kept = RunRecord.read(path).to_json() if there and not cut else {}
+    if (cut or kept.get("history")) and not resume:  # a run that finished no epoch may be replaced
+        raise ResumeError(f"{folder} holds a run already: resume it (--resume, or resume=True in "
+                          f"Python), or name another folder (--run, or folder=...)")  # fmt: skip
+    if resume and not (there and settings.exists()):
+        raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
+    if not there and settings.exists():
+        raise ConfigError(f"{settings}: this file does not belong to a run, and the run's settings would "
+                          "overwrite it; name another folder (--run, or folder=...), or "
+                          "move the file")  # fmt: skip
+    if not resume and (folder / "model.json").exists():
+        raise ConfigError(f"{folder} already holds a model (model.json), which the run's model would overwrite; "
+                          "name another folder (--run, or folder=...), or move the model")  # fmt: skip
+    return cut, kept
+
+
 class LocalRecorder(Recorder):
     """A recorder that writes the record of a run with all parties in one process."""
 
@@ -160,20 +195,7 @@ class LocalRecorder(Recorder):
         can: Capabilities, own: Method | None, loss: str, code: Mapping[str, str], *, resume: bool,
     ) -> LocalRecorder:  # fmt: skip
         path, settings = folder / FILE, folder / "config.toml"
-        there, cut = path.exists(), is_cut(path)
-        kept = RunRecord.read(path).to_json() if there and not cut else {}
-        if (cut or kept.get("history")) and not resume:  # a run that finished no epoch may be replaced
-            raise ResumeError(f"{folder} holds a run already: resume it (--resume, or resume=True in "
-                              f"Python), or name another folder (--run, or folder=...)")  # fmt: skip
-        if resume and not (there and settings.exists()):
-            raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
-        if not there and settings.exists():
-            raise ConfigError(f"{settings}: this file does not belong to a run, and the run's settings would "
-                              "overwrite it; name another folder (--run, or folder=...), or "
-                              "move the file")  # fmt: skip
-        if not resume and (folder / "model.json").exists():
-            raise ConfigError(f"{folder} already holds a model (model.json), which the run's model would overwrite; "
-                              "name another folder (--run, or folder=...), or move the model")  # fmt: skip
+        cut, kept = _readable(folder, resume=resume)
         values: dict[str, Any] = {
             "format": FORMAT,
             "status": "running",

@@ -92,6 +92,7 @@ def train(
     from anyparty.api.federation import Federation
     from anyparty.api.runs import default_folder
     from anyparty.api.training_run import check
+    from anyparty.artifacts.recorder import check_folder
     from anyparty.core.display import doing, showing_steps
 
     console = screen(quiet=quiet, as_json=as_json)
@@ -102,11 +103,12 @@ def train(
         raise ConfigError(f"{config}: the run's settings would overwrite this file; name another folder (--run)")
     resume_arguments = [
         *sources,
-        *_options("--id", id),
+        *_options("--id", *(id or [])),
         *_options("--label", label),
         *_options("--set", *(changes or [])),
     ]
     resume_arguments += _options("--run", run)
+    check_folder(folder, resume=resume)
     try:
         check(resolved)
         with showing_steps(screen(stderr=True, quiet=quiet, as_json=as_json)):

@@ -12,7 +12,7 @@ import typer
 
 from anyparty.cli.console import screen
 from anyparty.cli.errors import with_errors
-from anyparty.cli.options import AsJson, LabelColumn
+from anyparty.cli.options import AsJson, IdColumn, LabelColumn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,9 +28,7 @@ def init(
         list[str] | None,
         typer.Argument(metavar="[TABLE...]", help="The parties' tables, as FILE or PARTY=FILE.", show_default=False),
     ] = None,
-    id: Annotated[  # noqa: A002 - the option is called --id
-        str | None, typer.Option("--id", metavar="COLUMN", help="Column of ids.", show_default="searched")
-    ] = None,
+    id: IdColumn = None,  # noqa: A002 - the option is called --id
     label: LabelColumn = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The settings file.")] = Path(
         "settings.toml"
@@ -42,17 +40,18 @@ def init(
 
     In Python: anyparty.config.draft.draft_settings({"bank": Path("bank.csv"), "shop": Path("shop.csv")}).
     """
-    from anyparty.config.draft import draft_settings, parties_of
+    from anyparty.config.draft import draft_settings, ids_by_party, parties_of
     from anyparty.errors import ConfigError
 
     if out.exists():
         raise ConfigError(f"{out} exists and is not overwritten; name another file: anyparty init --out FILE.toml")
     asks = not yes and not as_json and sys.stdin.isatty()
     files = parties_of(tables or _tables_in_folder(asks=asks))
-    draft = draft_settings(files, id=id, label=label)
-    if asks and (id is None or label is None):
-        id, label = _ask(draft, files, id, label)  # noqa: A001
-        draft = draft_settings(files, id=id, label=label)
+    ids = ids_by_party(id or [], files)
+    draft = draft_settings(files, id=ids, label=label)
+    if asks and (ids is None or label is None):
+        ids, label = _ask(draft, files, ids, label)
+        draft = draft_settings(files, id=ids, label=label)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(draft.to_toml(out.parent), encoding="utf-8")
     console = screen(as_json=as_json)
@@ -80,25 +79,25 @@ def _tables_in_folder(*, asks: bool) -> list[str]:
 
 
 def _ask(
-    draft: SettingsDraft, files: Mapping[str, Path], id: str | None, label: str | None  # noqa: A002
-) -> tuple[str | None, str]:  # fmt: skip
+    draft: SettingsDraft, files: Mapping[str, Path], ids: str | Mapping[str, str] | None, label: str | None
+) -> tuple[str | Mapping[str, str] | None, str]:
     """Ask the user for those columns of ids and labels that are ``None``, and return all of them.
 
     The first candidate in ``draft`` is the suggested answer.
     """
     from anyparty.config.draft import draft_settings
 
-    if id is None and draft.shared_id is not None:
+    if ids is None and draft.shared_id is not None:
         names = list(dict.fromkeys(columns[next(iter(files))] for columns in draft.candidates.ids))
         typer.echo(f"Columns that may be ids: {', '.join(names)}")
-        id = typer.prompt("Column of ids", default=draft.shared_id)  # noqa: A001
-        draft = draft_settings(files, id=id, label=label)
+        ids = str(typer.prompt("Column of ids", default=draft.shared_id))
+        draft = draft_settings(files, id=ids, label=label)
     if label is None:
         typer.echo("Columns that may be labels: "
                    + ", ".join(f"{each.column} ({each.party}, {each.levels} values)"
                                for each in draft.candidates.labels[:8]))  # fmt: skip
         label = typer.prompt("Column to predict", default=draft.label)
-    return id, str(label)
+    return ids, str(label)
 
 
 def _describe(draft: SettingsDraft, out: Path, console: Console) -> None:

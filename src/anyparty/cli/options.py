@@ -148,8 +148,13 @@ Sources = Annotated[
     ),
 ]
 IdColumn = Annotated[
-    str | None,
-    typer.Option("--id", metavar="COLUMN", help="Column of ids, without a settings file.", show_default="searched"),
+    list[str] | None,
+    typer.Option(
+        "--id",
+        metavar="COLUMN|PARTY=COLUMN",
+        help="Column of ids, without a settings file; once for all tables, or once for each party.",
+        show_default="searched",
+    ),
 ]
 LabelColumn = Annotated[
     str | None, typer.Option("--label", metavar="COLUMN", help="Column to predict, without a settings file.")
@@ -157,7 +162,8 @@ LabelColumn = Annotated[
 
 
 def settings_from(
-    sources: Sequence[str], id: str | None, label: str | None, changes: Sequence[str], allow_code: Sequence[str] = ()  # noqa: A002
+    sources: Sequence[str], id: Sequence[str] | None, label: str | None, changes: Sequence[str],  # noqa: A002
+    allow_code: Sequence[str] = (),
 ) -> tuple[Config, Path]:  # fmt: skip
     """Return the settings from a settings file or from tables, and the path of the settings file.
 
@@ -168,7 +174,7 @@ def settings_from(
         TableError: a table cannot be read.
     """
     from anyparty import config as settings
-    from anyparty.config.draft import draft_settings, parties_of
+    from anyparty.config.draft import draft_settings, ids_by_party, parties_of
     from anyparty.errors import ConfigError
 
     files = [text for text in sources if text.lower().endswith(".toml")]
@@ -177,7 +183,7 @@ def settings_from(
     if files:
         if len(sources) > 1:
             raise ConfigError(f"{files[0]}: give one settings file, or only tables")
-        if id is not None or label is not None:
+        if id or label is not None:
             raise ConfigError(f"{files[0]}: --id and --label are for tables without a settings file; use --set "
                               "federation.id=COLUMN or --set federation.label=COLUMN")  # fmt: skip
         return settings.load(files[0], changes, allow_code=allow_code), Path(files[0])
@@ -185,7 +191,7 @@ def settings_from(
     if label is None:
         raise ConfigError("name the column to predict: --label COLUMN; `anyparty init` shows the columns that may be "
                           "labels")  # fmt: skip
-    draft = draft_settings(tables, id=id, label=label)
+    draft = draft_settings(tables, id=ids_by_party(id or [], tables), label=label)
     config = settings.from_values(draft.values(), changes, source="settings", folder=Path.cwd())
     return config.allowing(allow_code), Path(_run_name(list(tables)) + ".toml")
 

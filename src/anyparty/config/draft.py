@@ -13,7 +13,7 @@ The columns found are suggestions, which the user should check before training.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,9 +66,13 @@ def find_roles(sources: Mapping[str, Source], ids: Mapping[str, str] | None = No
         ids: the column of ids for each party, if it is known.
 
     Raises:
-        TableError: a table cannot be read.
+        TableError: a table cannot be read, or has no rows.
     """
     frames = {party: readers.read(source, party).cells for party, source in sources.items()}
+    for party, frame in frames.items():
+        if frame.height == 0:
+            raise TableError(f"party {party!r}, {sources[party]}: there are no rows; at least one was expected below "
+                             "the column names")  # fmt: skip
     found = [(1.0, dict(ids))] if ids else _id_candidates(frames)
     chosen = found[0][1] if found else {}
     return RoleCandidates(
@@ -246,6 +250,8 @@ def parties_of(names: Sequence[str]) -> dict[str, Path]:
         if not name or not str(path).strip() or path == Path():
             raise ConfigError(f"{text!r}: expected a table's file, such as bank.csv, or party=file, such as "
                               "bank=tables/bank.csv")  # fmt: skip
+        if path.absolute() in {each.absolute() for each in found.values()}:
+            raise ConfigError(f"{path}: this file is given twice; give each party's table once")
         if name in found:
             raise ConfigError(f"{path}: {found[name]} already belongs to party {name!r}; name the parties: "
                               f"{name}1={found[name]} {name}2={path}")  # fmt: skip
@@ -253,29 +259,64 @@ def parties_of(names: Sequence[str]) -> dict[str, Path]:
     return found
 
 
+def ids_by_party(words: Sequence[str], parties: Collection[str]) -> str | dict[str, str] | None:
+    """Return the id columns that options ``--id COLUMN`` or ``--id PARTY=COLUMN`` name; ``None`` without options.
+
+    >>> ids_by_party(["bank=customer", "shop=client"], ["bank", "shop"])
+    {'bank': 'customer', 'shop': 'client'}
+    >>> ids_by_party(["customer"], ["bank", "shop"])
+    'customer'
+
+    Raises:
+        ConfigError: a party is unknown, is named twice or is left out, or several columns have no party.
+    """
+    if len(words) == 1 and "=" not in words[0]:
+        return words[0]
+    found: dict[str, str] = {}
+    for word in words:
+        party, equals, column = (part.strip() for part in word.partition("="))
+        if not equals or not column or party in found:
+            raise ConfigError(f"--id {word}: write --id COLUMN once for all tables, or once for each party, "
+                              f"{_id_options(parties)}")  # fmt: skip
+        if party not in parties:
+            raise ConfigError(f"--id {word}: there is no party {party!r}{nearest(party, parties)}")
+        found[party] = column
+    if found and (lacking := [party for party in parties if party not in found]):
+        raise ConfigError(f"--id: no column for party {some(lacking)}; name one for each party: {_id_options(parties)}")
+    return found or None
+
+
+def _id_options(parties: Iterable[str]) -> str:
+    return " ".join(f"--id {party}=COLUMN" for party in parties)
+
+
 def draft_settings(
-    tables: Mapping[str, Path], *, id: str | None = None, label: str | None = None,  # noqa: A002 - the setting is called id
+    tables: Mapping[str, Path], *, id: str | Mapping[str, str] | None = None,  # noqa: A002 - the setting is called id
+    label: str | None = None,
 ) -> SettingsDraft:  # fmt: skip
     """Return a draft of the settings for training on the parties' tables.
 
-    ``id`` and ``label`` are the names of the columns of ids and labels. If one is ``None``, the function looks for this
-    column in the tables.
+    ``id`` is the name of the column of ids, one for all tables or by party, and ``label`` the name of the column of
+    labels. If one is ``None``, the function looks for this column in the tables.
 
     Raises:
         ConfigError: no column can hold the ids or the labels, or several tables have a column with the name ``label``.
-        TableError: a table cannot be read or has no column with the name ``id``, or no table has a column with the
-            name ``label``.
+        TableError: a table cannot be read, has no rows or has no column with the name ``id``, or no table has a column
+            with the name ``label``.
     """
     columns = {party: readers.names(path, party) for party, path in tables.items()}
-    if id is not None:
-        for party, names in columns.items():
-            if id not in names:
-                message = f"party {party!r}, {tables[party]}: there is no column {id!r}{nearest(id, names)}"
-                advice = "rename it in this table, or leave out --id to search for it"
-                raise TableError(continued(continued(message, advice), readers.header_below(tables[party], party, id)))
-    found = find_roles(tables, None if id is None else dict.fromkeys(tables, id))
+    ids = id if id is None or isinstance(id, Mapping) else dict.fromkeys(tables, id)
+    for party, column in (ids or {}).items():
+        if column not in columns[party]:
+            message = (
+                f"party {party!r}, {tables[party]}: there is no column {column!r}{nearest(column, columns[party])}"
+            )
+            advice = f"name the column of each table: {_id_options(tables)}; or leave out --id to search for it"
+            raise TableError(continued(continued(message, advice), readers.header_below(tables[party], party, column)))
+    found = find_roles(tables, ids)
     if not found.ids:
-        raise ConfigError("no column looks like ids that the tables share; name it: --id COLUMN")
+        raise ConfigError("no column looks like ids that the tables share; name it: --id COLUMN, or, if the names "
+                          f"differ, {_id_options(tables)}")  # fmt: skip
     active, chosen = _label(columns, found, label)
     return SettingsDraft(dict(tables), found.ids[0], chosen, active, found)
 
