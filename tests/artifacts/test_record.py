@@ -7,6 +7,7 @@ import pytest
 
 from anyparty import config
 from anyparty.api.federation import Federation
+from anyparty.api.runs import evaluate_run, model_for_run, predict_run
 from anyparty.artifacts.record import RunRecord
 from anyparty.errors import ModelError, ResumeError
 from anyparty.training.checkpoint import PROGRESS, read, write
@@ -35,8 +36,14 @@ DAMAGES = [
     ({"evaluation": SCORES | {"overall": {"accuracy": "much"}}}, "evaluation.overall.accuracy: "),
     ({"tables": []}, "tables: expected a dict"),
     ({"versions": None}, "versions: expected a dict"),
-    ({"format": 99}, "a record in format 99, this version reads format 1; use the version that wrote it: anyparty 0"),
-    ({"format": 99, "versions": 3}, "a record in format 99"),
+    ({"format": 99}, "a record in the newer format 99; this version reads format 1; install the version of anyparty"),
+    (
+        {"format": 0},
+        "a record in the older format 0; this version reads format 1; use the version of anyparty that wrote ",
+    ),
+    ({"format": "1"}, "a record in the unknown format '1'; this version reads format 1; the file was changed"),
+    ({"format": True}, "a record in the unknown format True"),
+    ({"format": 99, "versions": 3}, "a record in the newer format 99"),
 ]
 
 
@@ -54,6 +61,16 @@ def test_a_damaged_field_of_a_record_is_reported(copy, values, said):
     with pytest.raises(ModelError) as caught:
         RunRecord.read(copy / "record.json")
     assert f"{copy / 'record.json'}: {said}" in str(caught.value)
+
+
+@pytest.mark.parametrize(("found", "age"), [(0, "older"), (2, "newer")])
+def test_a_run_whose_record_has_another_format_is_not_used(copy, found, age):
+    """Such a run was scored in silence, because an unreadable record counted as finished."""
+    change(copy, format=found)
+    said = rf"record\.json: a record in the {age} format {found}; this version reads format 1"
+    for use in (model_for_run, evaluate_run, predict_run):
+        with pytest.raises(ModelError, match=said):
+            use(copy)
 
 
 @pytest.mark.parametrize("words", [("report",), ("evaluate",), ("train", "--resume")])

@@ -14,7 +14,7 @@ import torch
 from anyparty import config as settings
 from anyparty.api.federation import Federation
 from anyparty.api.model import Model
-from anyparty.api.runs import evaluate_run, model_for_run, predict_run
+from anyparty.api.runs import evaluate_run, predict_run
 from anyparty.artifacts.model_files import Manifest, sha256, write_manifest
 from anyparty.config import Config
 from anyparty.deployment.site.site_prediction import StoredPart
@@ -405,11 +405,34 @@ def test_the_manifest_lists_every_part_with_its_hash(model):
     assert all(sha256(model / name) == mark for name, mark in files.items())
 
 
-def test_a_model_of_the_format_before_still_loads(model):
-    (model / "manifest.json").unlink()
-    _edit(model / "model.json", '"format": 4', '"format": 2')
-    assert len(predict_run(model)) == 120
-    assert model_for_run(model).named["name"] == "laser"
+@pytest.mark.parametrize("way", LOADS)
+@pytest.mark.parametrize("manifest", [True, False])
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ("1", r"model\.json: a model in the older format 1; this version reads formats 3 to 4; use the version"),
+        ("2", r"model\.json: a model in the older format 2; .* or train again"),
+        ("3", r"manifest\.json"),  # a relabelled file has another hash, and format 3 has a manifest
+        ("5", r"model\.json: a model in the newer format 5; .* install the version of anyparty that wrote it"),
+        ("4.0", r"model\.json: a model in the unknown format 4.0"),
+    ],
+)
+def test_a_model_with_another_format_is_refused(model, found, said, manifest, way):
+    """Format 2 loaded in silence, and skipped the check of the manifest."""
+    if not manifest:
+        (model / "manifest.json").unlink()
+    _edit(model / "model.json", '"format": 4', f'"format": {found}')
+    with pytest.raises(ModelError, match=said):
+        LOADS[way](model)
+
+
+@pytest.mark.parametrize(("found", "age"), [("0", "older"), ("2", "newer"), ("null", "unknown")])
+def test_a_manifest_of_another_format_is_refused(model, found, age):
+    _edit(model / "manifest.json", '"format": 1', f'"format": {found}')
+    with pytest.raises(
+        ModelError, match=rf"manifest\.json: a manifest in the {age} format .*; this version reads format 1"
+    ):
+        Model.load(model)
 
 
 def test_a_served_run_that_names_code_is_allowed_by_the_call(received):

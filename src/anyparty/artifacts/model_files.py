@@ -31,7 +31,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from anyparty.artifacts.run_folder import ID_HASHES, LOCK, take
 from anyparty.config.settings_group import Settings
 from anyparty.core.seeds import Seeds
-from anyparty.core.storage import inside, read_json, refuse_file, tuples, write_json
+from anyparty.core.storage import check_format, inside, read_json, refuse_file, tuples, write_json
 from anyparty.core.types import Roster, Task
 from anyparty.errors import ModelError, NotGiven, TableError, nearest
 from anyparty.methods.method import Method, PartyContext, State
@@ -60,7 +60,7 @@ class Manifest(Settings):
 
     """
 
-    format: Annotated[int, Field(ge=1, le=1)] = 1
+    format: int = 1
     files: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
 
     @classmethod
@@ -83,6 +83,7 @@ class Manifest(Settings):
         """
         path = inside(folder, MANIFEST)
         values = read_json(path)
+        check_format(path, values.get("format", 1), range(1, 2), "a manifest")
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -124,8 +125,7 @@ def sha256(path: Path) -> str:
 
 
 FORMAT = 4
-WITHOUT_MANIFEST = 2  # models of this format have no manifest; they can still be read
-FROM_ZERO = 3  # in formats up to this one, ``best_epoch`` is counted from 0
+FROM_ZERO = 3  # in this format, ``best_epoch`` is counted from 0
 SPARE = 1_000_000  # a loaded network may have at most 2 W + SPARE numbers, where W is the number of saved weights
 WEIGHTS, ABOUT, RECORD = "model.safetensors", "model.json", "record.json"
 OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # deleted if another model replaces the model of a run
@@ -170,16 +170,14 @@ class ModelSummary:
                 read, or differs from the manifest.
         """
         contents = read_json(inside(path.parent, path.name))
-        if (found := contents.get("format", FORMAT)) not in range(WITHOUT_MANIFEST, FORMAT + 1):
-            raise ModelError(f"{path}: saved in format {found}, this version reads formats {WITHOUT_MANIFEST} to "
-                             f"{FORMAT}")  # fmt: skip
-        if found > WITHOUT_MANIFEST:
-            Manifest.read(path.parent).check(path.parent, path.name)
+        found = contents.get("format", FORMAT)
+        check_format(path, found, range(FROM_ZERO, FORMAT + 1), "a model")
+        Manifest.read(path.parent).check(path.parent, path.name)
         try:
             read = TypeAdapter(cls).validate_json(json.dumps(contents), strict=True)
         except ValidationError as error:
             raise ModelError(f"{path}: this is not a model file of anyparty: {_first(error)}") from None
-        if found <= FROM_ZERO:
+        if found == FROM_ZERO:
             read = replace(read, best_epoch=read.best_epoch + 1)
         nameless = read.method is not None and not isinstance(read.method.get("name"), str)
         if nameless or read.roster.active not in read.roster.names:
@@ -384,10 +382,9 @@ def load_member(party_folder: Path, seat: PartyContext, method: Method, encoder:
     """
     name = seat.me
     folder = party_folder.parent.parent
-    if (folder / MANIFEST).exists():  # models of an old format have no manifest
-        manifest = Manifest.read(folder)
-        for file in ("party.json", WEIGHTS):
-            manifest.check(folder, f"{party_folder.parent.name}/{party_folder.name}/{file}")
+    manifest = Manifest.read(folder)
+    for file in ("party.json", WEIGHTS):
+        manifest.check(folder, f"{party_folder.parent.name}/{party_folder.name}/{file}")
     summary = _PartyFile.load(inside(folder, Path(party_folder.parent.name, party_folder.name, "party.json")))
     if encoder is None and summary.encoder is None:
         lacks = f"{party_folder}: party {name!r} was trained with a user-defined network"

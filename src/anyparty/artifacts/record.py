@@ -48,7 +48,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
@@ -63,7 +63,7 @@ import anyparty
 from anyparty.alignment.overlap import Overlap
 from anyparty.config.settings_group import Settings
 from anyparty.core.display import html_of, shown_in_notebooks
-from anyparty.core.storage import read_json, write_json
+from anyparty.core.storage import check_format, read_json, write_json
 from anyparty.core.types import Capabilities
 from anyparty.errors import ConfigError, ModelError, remarks_to
 from anyparty.training.callbacks import error_text, now, status_of
@@ -235,11 +235,7 @@ class RunRecord(StatusEntry):
             ModelError: the file does not exist, is damaged, is of another version, or is not a record.
         """
         values = read_json(path)
-        if (found := values.get("format", FORMAT)) != FORMAT:
-            wrote = values.get("versions")
-            by = f": anyparty {wrote['anyparty']}" if isinstance(wrote, dict) and "anyparty" in wrote else ""
-            raise ModelError(f"{path}: a record in format {found}, this version reads format {FORMAT}; use the version "
-                             f"that wrote it{by}")  # fmt: skip
+        _check_format(path, values)
         try:
             record: RunRecord = cls.of(values, str(path))
         except ConfigError as error:
@@ -286,6 +282,12 @@ class RunRecord(StatusEntry):
         write_json(path, self.to_json())
 
 
+def _check_format(path: Path, values: Mapping[str, Any]) -> None:
+    wrote = values.get("versions")
+    by = str(wrote.get("anyparty", "")) if isinstance(wrote, dict) else ""
+    check_format(path, values.get("format", FORMAT), range(FORMAT, FORMAT + 1), "a record", by)
+
+
 def declared_by(can: Capabilities) -> dict[str, Any]:
     """Return a record's fields ``title`` and ``declared`` for a method with the capabilities ``can``."""
     return {
@@ -320,10 +322,18 @@ def has_model(path: Path) -> bool:
     """Return True if the folder of a record file has the model of the recorded run.
 
     A run has written its model if its status is "done" or its record has a ``best_epoch``. The result is also True if
-    the record cannot be read.
+    the record is damaged.
+
+    Raises:
+        ModelError: the record is in a format that this version does not read.
     """
     try:
-        record = RunRecord.read(path)
+        values = read_json(path)
     except ModelError:
+        return True
+    _check_format(path, values)
+    try:
+        record: RunRecord = RunRecord.of(values, str(path))
+    except ConfigError:
         return True
     return record.status == "done" or "best_epoch" in record.model_fields_set

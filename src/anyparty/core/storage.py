@@ -68,6 +68,31 @@ def refuse_file(folder: Path) -> None:
             raise StorageError(f"{each}: this is a file; name a folder")
 
 
+def check_format(path: Path, found: object, known: range, what: str, wrote: str = "") -> None:
+    """Check that this version of anyparty reads the format of a file.
+
+    Args:
+        path: the file.
+        found: the number of its format.
+        known: the numbers of the formats that this version reads.
+        what: the kind of the file, for the error: "a record".
+        wrote: the version of anyparty that wrote the file, if it is known.
+
+    Raises:
+        ModelError: the format is older or newer than those in ``known``, or is not a number.
+    """
+    if type(found) is int and found in known:
+        return
+    age = "unknown" if type(found) is not int else "older" if found < known[0] else "newer"
+    reads = f"format {known[0]}" if len(known) == 1 else f"formats {known[0]} to {known[-1]}"
+    advice = {
+        "unknown": "the file was changed: copy the folder again",
+        "older": f"use the version of anyparty that wrote it{wrote and f', {wrote}'}, or train again",
+        "newer": f"install the version of anyparty that wrote it{wrote and f', {wrote}'}, or a later one",
+    }
+    raise ModelError(f"{path}: {what} in the {age} format {found!r}; this version reads {reads}; {advice[age]}")
+
+
 def inside(folder: Path, relative: Path | str) -> Path:
     """Return the path ``folder / relative``, and check that it is inside the folder.
 

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from anyparty.core.storage import PART, writing
+from anyparty.core.storage import PART, check_format, writing
 from anyparty.errors import Diverged, ModelError, remark, some
 
 if TYPE_CHECKING:
@@ -232,6 +232,7 @@ class Checkpoints:
         """
         path = self.folder / f"{stage_epoch[0]:02d}-{stage_epoch[1]:06d}.safetensors"
         tensors, metadata = read(path)
+        check_format(path, metadata.get("format", 1), range(1, FORMAT + 1), "a checkpoint")
         try:
             progress = _position(metadata)
         except ValidationError:
