@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from polars.selectors import by_name
 
-from anyparty.api.model import Model
+from anyparty.api.model import Model, with_row_frames
 from anyparty.api.runs import model_for_run, own_tables
 from anyparty.artifacts.model_files import Member
 from anyparty.core.declared_types import checked
@@ -266,6 +266,7 @@ def impute(
     if samples < 0:
         raise PredictionError(f"samples must not be below 0, got {samples}")
     rows, alignment, asked, read = model.aligned(tables, parties, observed=observed, emptier=False)
+    tables = with_row_frames(tables, model.members)
     if cells and party not in asked:
         raise PredictionError(f"empty cells of {party!r} are imputed from its own other cells, too: give its table, "
                               "and do not leave it out of parties")  # fmt: skip

@@ -32,6 +32,7 @@ from anyparty.methods.method import Method
 from anyparty.networks.encoders import Factory
 from anyparty.tables import target
 from anyparty.tables.data_frames import is_array, tables_of_arrays
+from anyparty.tables.ids import id_names
 from anyparty.tables.preprocessing import Features
 from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
 from anyparty.training.loop import device_of, predict_rows
@@ -171,7 +172,8 @@ class Model:
         parties' tables.
 
         Args:
-            tables: for each party, a file name or data frame.  A party without a table takes no part.  Arrays [n, ...]
+            tables: for each party, a file name or data frame, or a dict with the cells of one row, in which the id may
+                be left out at all parties.  A party without a table takes no part.  Arrays [n, ...]
                 are also accepted, as in ``Federation.from_arrays``: rows have the ids 0, 1, ..., and a party lacks a
                 row whose numbers are all NaN.
             parties: the parties whose columns may be used; by default all parties with a table.
@@ -383,6 +385,7 @@ class Model:
         ``labels`` is the party whose labels are read. If the tables are arrays, ``y`` has the labels, and ``observed``
         the rows that each party has.
         """
+        tables = with_row_frames(tables, self.members)
         arrays = any(map(is_array, tables.values()))
         if y is not None and not arrays:
             raise TableError(f"y: labels belong into the table of {self.roster.active!r}; y is for arrays")
@@ -500,3 +503,23 @@ class Model:
         made = summary.make(folder, method)
         members = load_members(folder, summary, made, encoders or {}, device_of(device, "device"))
         return cls.of(summary, made, members)
+
+
+def with_row_frames(tables: Mapping[str, Any], members: Mapping[str, Member]) -> dict[str, Any]:
+    """Replace each dict in ``tables``, which has the cells of one row, by a data frame.
+
+    If all tables are dicts without an id, the row gets the id 0.
+
+    Raises:
+        TableError: a cell is a list or an array.
+    """
+    rows = {party: dict(table) for party, table in tables.items() if isinstance(table, Mapping)}
+    ids = {party: id_names(members[party].id) for party in rows}
+    if len(rows) == len(tables) and not any(set(names) & rows[party].keys() for party, names in ids.items()):
+        rows = {party: row | dict.fromkeys(ids[party], 0) for party, row in rows.items()}
+    for party, row in rows.items():
+        for column, cell in row.items():
+            if isinstance(cell, Sequence | np.ndarray | pl.Series) and not isinstance(cell, str):
+                raise TableError(f"party {party!r}: a dict has the cells of one row, but the cell of column {column!r} "
+                                 f"is a {type(cell).__name__}; give a data frame for several rows")  # fmt: skip
+    return {**tables, **{party: pl.DataFrame([row], strict=False) for party, row in rows.items()}}

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from anyparty.tables.readers import Source
 
 TOO_LONG = "shorten it, leave the column out, or raise federation.max_cell_bytes"
+MANY_LACKING = 100  # the largest number of missing columns that an error lists
 MANY_WRONG = 10  # the largest number of columns whose errors are reported at once
 
 
@@ -360,8 +361,12 @@ def lacking(missing: Sequence[str], others: Iterable[str], where: str) -> TableE
 
     ``others`` are the columns of the table that the model does not use.
     """
-    message = f"{where}: the model was trained on {some(missing)}, which the table does not have"
-    return TableError(continued(message + nearest(missing[0], others), "add the column, empty where it is not known"))
+    message = f"{where}: the model was trained on {some(missing, MANY_LACKING)}, which the table does not have"
+    hint = nearest(missing[0], others).replace("known are", "its other columns are")
+    if len(missing) > 1:
+        hint = hint.replace("did you mean", f"for {missing[0]!r}, did you mean")
+    add = "add the column" if len(missing) == 1 else "add the columns"
+    return TableError(continued(message + hint, f"{add}, empty where it is not known"))
 
 
 def _expected(names: list[str], expect: Mapping[str, Kind], where: str) -> Mapping[str, Kind]:
