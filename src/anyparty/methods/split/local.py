@@ -35,10 +35,10 @@ NOBODY = "no party that has this row answered with a trained predictor of its ow
 
 @dataclass(frozen=True, kw_only=True)
 class Local(Rule):
-    """A rule with one predictor per party.
+    """A rule with one predictor per party, which reads only this party's columns.
 
-    The active party's predictor answers a row. If the active party lacks the row, the predictor of the first party with
-    the row answers.
+    A passive party without labels sends its embeddings to the active party, and gets gradients back. The active party's
+    predictor answers a row. If the active party lacks the row, the predictor of the first party with the row answers.
     """
 
     @property
@@ -47,7 +47,7 @@ class Local(Rule):
         return Capabilities(
             title="Local",
             paper="Valdeira et al. 2025, eq. (2)",
-            trains_on="each party's own labelled rows",
+            trains_on="each party's own labelled rows, with embeddings sent to a party that has labels",
             predicts_for="any row, from one party's block",
             needs="any",
             messages=MESSAGES,
