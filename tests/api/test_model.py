@@ -495,7 +495,7 @@ class TestRefusals:
     def test_an_unsupported_format_version_is_refused(self, saved):
         about = json.loads((saved / "model.json").read_text())
         (saved / "model.json").write_text(json.dumps(about | {"format": 99}))
-        self.load(saved, "saved in format 99, this version reads formats 2 to 4")
+        self.load(saved, "a model in the newer format 99; this version reads formats 3 to 4")
 
     def test_weights_of_another_party_are_refused(self, saved):
         """Their shapes fit: shop (with two towns) and lab both have blocks of three columns."""

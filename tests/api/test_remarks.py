@@ -123,7 +123,7 @@ EMPTY = pl.lit(None, dtype=pl.Float64)
 )  # fmt: skip
 @pytest.mark.parametrize("call", ["predict", "evaluate", "aligned"])
 def test_cells_that_differ_from_training_cause_a_warning(model, call, changes, said):
-    found = heard(lambda: getattr(model, call)(new(**changes)))
+    found = [each for each in heard(lambda: getattr(model, call)(new(**changes))) if "was trained on" not in each]
     assert len(found) == 1, found
     assert said in found[0]
     assert "party 'shop'" in found[0]

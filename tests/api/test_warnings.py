@@ -29,6 +29,7 @@ def model():
     return Federation.from_tables(tables(), label="y").train("laser", epochs=1)
 
 
+@pytest.mark.filterwarnings("ignore:the model was trained on")
 def test_prediction_warns_about_ids_that_differ_in_leading_zeros(model):
     given = tables()
     other = given | {"shop": without_zeros(given["shop"])}

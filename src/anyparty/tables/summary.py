@@ -92,7 +92,7 @@ def label_remark(label: pl.Series, kind: AskedKind = "auto") -> str:
     numbers, bad = cells.as_numbers(label.cast(pl.String) if cells.is_category(label) else label)
     known = numbers.drop_nulls()
     classes = kind == "auto" and whole_numbers_as(label)[0] == "classification"
-    if kind == "classification" or classes or bad.any() or label.dtype == pl.Boolean:
+    if not len(known) or kind == "classification" or classes or bad.any() or label.dtype == pl.Boolean:
         return ""
     return _outlier_remark(known, "label", "")
 
