@@ -356,6 +356,8 @@ class Model:
         if self.held_out is None or self.taught is None:
             return 0
         trained, known, _ = self.held_out
+        assert alignment.ids is not None  # the ids are known in one process
+        assert known.ids is not None
         now = pl.DataFrame({"id": alignment.ids[wanted.numpy()], "now": wanted.numpy()})
         then = pl.DataFrame({"id": known.ids[self.taught.numpy()], "then": self.taught.numpy()})
         both = now.join(then, on="id")

@@ -47,7 +47,7 @@ def init(
         raise ConfigError(f"{out} exists and is not overwritten; name another file: anyparty init --out FILE.toml")
     asks = not yes and not as_json and sys.stdin.isatty()
     files = parties_of(tables or _tables_in_folder(asks=asks))
-    ids = ids_by_party(id or [], files)
+    ids: str | Mapping[str, str] | None = ids_by_party(id or [], files)
     draft = draft_settings(files, id=ids, label=label)
     if asks and (ids is None or label is None):
         ids, label = _ask(draft, files, ids, label)
