@@ -3,9 +3,11 @@
 from html import unescape
 
 import numpy as np
+import polars as pl
 import pytest
 
 from anyparty.api.federation import Federation
+from anyparty.api.runs import evaluate_run
 from anyparty.errors import AnypartyWarning, TableError
 from anyparty.sklearn import VerticalClassifier
 
@@ -52,6 +54,24 @@ def test_codes_that_may_be_numbers_ask_where_the_federation_is_built(tmp_path, c
     assert QUESTION in stopped.output
     chosen = call("align", *tables.values(), "--label", "letter", "--set", "federation.task=classification")
     assert "task: classification, classes 97, 98, 99 and 23 more" in chosen.output
+
+
+@pytest.mark.parametrize("labels", [ASCII, LETTERS])
+def test_a_run_of_an_earlier_version_keeps_its_task_and_its_test_rows(tmp_path, labels):
+    """Earlier versions read all labels with more than 20 whole numbers as numbers, with the setting "auto"."""
+    for name in "ab":
+        frame = pl.DataFrame({"id": np.arange(ROWS)} | {f"x{k}": X[name][:, k] for k in range(3)})
+        frame = frame.with_columns(y=pl.Series(labels)) if name == "a" else frame
+        frame.write_csv(tmp_path / f"{name}.csv")
+    tables = {name: tmp_path / f"{name}.csv" for name in "ab"}
+    trained = Federation.from_tables(tables, label="y", task="regression").train(
+        "laser", epochs=1, folder=tmp_path / "run"
+    )
+    settings = tmp_path / "run" / "config.toml"
+    settings.write_text(settings.read_text().replace('task = "regression"', 'task = "auto"'))
+    assert evaluate_run(tmp_path / "run").to_json() == trained.evaluate().to_json()
+    with pytest.warns(AnypartyWarning, match="only the rows that its run held out are scored"):
+        assert evaluate_run(tmp_path / "run", tables).to_json() == trained.evaluate().to_json()
 
 
 def test_a_quantity_is_named_with_the_reason_and_the_other_setting():

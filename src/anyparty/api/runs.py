@@ -21,6 +21,7 @@ from anyparty import config as settings
 from anyparty.api.arguments import place
 from anyparty.api.federation import Federation, read_party
 from anyparty.api.model import Model
+from anyparty.artifacts.model_files import ModelSummary
 from anyparty.artifacts.record import FILE, RunRecord, has_model
 from anyparty.config import Config, SplitSettings
 from anyparty.config.method_factory import chosen
@@ -216,7 +217,16 @@ def federation_of_run(folder: Path | str) -> Federation:
         TableError: a table cannot be read or used.
     """
     folder = place(folder, "folder")
-    return _unchanged(folder, Federation.from_config(_with_tables(folder)))
+    return _unchanged(folder, Federation.from_config(_with_task(folder, _with_tables(folder))))
+
+
+def _with_task(folder: Path, config: Config) -> Config:
+    """Return a run's settings with the task of its model, so that no rule for ``task = "auto"`` decides again."""
+    path = folder / "model.json"
+    task = ModelSummary.load(path).task if config.federation.task == "auto" and path.is_file() else None
+    if task is None or not task.outputs:
+        return config
+    return config.model_copy(update={"federation": config.federation.model_copy(update={"task": task.kind})})
 
 
 def _unchanged(folder: Path, federation: Federation) -> Federation:
@@ -275,7 +285,8 @@ def evaluate_run(
     same = [name for name in tables if _as_in_training(place(folder, "folder"), model, name, tables[name])]
     if model.roster.active in same and set(same) == {*tables, *(parties or ())}:
         with suppress(UserError):  # ``from_config`` raises an error if a party's table is missing
-            hold_out(model, _unchanged(place(folder, "folder"), Federation.from_config(settings_of(folder), tables)))
+            config = _with_task(place(folder, "folder"), settings_of(folder))
+            hold_out(model, _unchanged(place(folder, "folder"), Federation.from_config(config, tables)))
     if model.test_rows:
         remark("the model was trained on these tables: only the rows that its run held out are scored")
         there = [name for name in same if name in model.roster.blocks]  # ``blocks`` lacks parties that hold only labels
