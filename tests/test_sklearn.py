@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
+from anyparty.config import Config
 from anyparty.errors import AnypartyWarning, ConfigError, PredictionError, TableError
 from anyparty.sklearn import VerticalClassifier, VerticalRegressor
 
@@ -32,6 +34,18 @@ def fitted() -> VerticalClassifier:
 @pytest.mark.filterwarnings("ignore")
 def test_the_checks_of_scikit_learn(estimator: VerticalClassifier | VerticalRegressor) -> None:
     check_estimator(estimator)
+
+
+@pytest.mark.parametrize("estimator", [VerticalClassifier, VerticalRegressor])
+def test_only_the_documented_defaults_differ_from_those_of_train(estimator: type[VerticalClassifier]) -> None:
+    settings = Config()
+    train = {**settings.train.model_dump(), "lr": settings.optimizer.lr, "hidden": settings.encoder.hidden}
+    defaults = estimator().get_params()
+    assert {name for name in train.keys() & defaults.keys() if train[name] != defaults[name]} == {"batch_size", "lr"}
+    page = (Path(__file__).parents[1] / "docs" / "how-to" / "scikit-learn.md").read_text(encoding="utf-8")
+    words = " ".join(page.split())
+    assert f"batches of {defaults['batch_size']} rows with learning rate {defaults['lr']}" in words
+    assert f"batches of {train['batch_size']} rows and learning rate {train['lr']}" in words
 
 
 def test_a_dict_of_blocks_predicts_without_a_party(fitted: VerticalClassifier) -> None:
