@@ -29,7 +29,7 @@ def part(frames, ids):
 
 
 def counted(evaluate, *given, **settings):
-    """Return what remarks of an evaluation say about training rows."""
+    """Return the remarks of an evaluation on training rows."""
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", AnypartyWarning)
         evaluate(*given, **settings)

@@ -66,8 +66,8 @@ def infer_task(
             second class. By default the classes are sorted.
 
     Raises:
-        TableError: the training rows have no labels or a single value, a regression label is not a number, text has
-            too many values to be classes, whole numbers may be classes or a quantity, or ``positive`` is not one of
+        TableError: the training rows have no labels or a single value, a regression label is not a number, or text has
+            too many values to be classes. Or whole numbers may be classes or a quantity, or ``positive`` is not one of
             two classes.
     """
     where = f"party {party!r}, label column {label.name!r}"
@@ -242,10 +242,10 @@ def whole_numbers_as(label: pl.Series) -> tuple[AskedKind, str]:
 
     Let m be the number of distinct values. Rare values speak for a quantity, and a few frequent values for classes:
 
-    - classification, if m is at most 20, or if the labels look like codes of classes: the values are 0 to m - 1, or 1
-      to m, and each is the label of at least 20 rows
-    - regression, if m is greater than 100, or if there are fewer than 20 labels for each value on average
-    - otherwise "auto": both kinds of task are plausible, as with 26 letters by their ASCII codes and with ages in years
+    - Classification, if m is at most 20.
+    - Classification, if the values are 0 to m - 1 or 1 to m, and each is the label of at least 20 rows.
+    - Regression, if m is greater than 100, or if there are fewer than 20 labels for each value on average.
+    - Otherwise "auto": both are plausible, as with letters by their ASCII codes and with ages in years.
 
     The kind and the reason are "auto" and "" if a label is not a whole number.
 
