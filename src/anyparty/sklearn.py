@@ -30,7 +30,7 @@ from anyparty.core.declared_types import adapter_of, check, check_arguments
 from anyparty.errors import AnypartyWarning, ConfigError, PredictionError, TableError, nearest
 from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
-from anyparty.tables import partition
+from anyparty.tables import data_frames, partition
 from anyparty.tables.checks import EMPTY
 
 Blocks = Mapping[str, Sequence[str | int]] | int | None
@@ -131,6 +131,8 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
         return {party: frames[party].select(names) for party, names in self.blocks_.items() if party in frames}
 
     def _single_frame(self, X: Any, *, reset: bool) -> pl.DataFrame:
+        if not (data_frames.is_pandas(X) or isinstance(X, pl.DataFrame)):
+            X = _as_plain(X)
         if hasattr(X, "columns") and hasattr(X, "shape") and 0 not in X.shape:
             validate_data(self, X, reset=reset, skip_check_array=True)
             return _as_frame(X)
@@ -303,8 +305,12 @@ def _target(estimator: BaseEstimator, y: Any) -> NDArray[Any]:
     """Return the labels ``y`` as an array [n]; reject missing values and fewer than two labels."""
     if y is None:
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
-    labels = np.asarray(column_or_1d(y, warn=True))
+    if np.ma.is_masked(y):
+        raise TableError(f"y has {np.ma.count_masked(y):,} masked labels; each row needs a label: leave these rows out")
+    labels = np.asarray(column_or_1d(data_frames.array_of(y, "y") if data_frames.is_array(y) else y, warn=True))
     assert_all_finite(labels, input_name="y")
+    if labels.dtype.kind == "O" and (missing := data_frames.series_of("y", labels, "y").null_count()):
+        raise TableError(f"y has {missing:,} missing labels; each row needs a label: leave these rows out")
     if len(labels) < 2:
         raise TableError(f"y has {len(labels)} sample{'s' * (len(labels) != 1)}; at least 2 samples are needed")
     return labels
@@ -316,15 +322,27 @@ def _as_frame(block: Any) -> pl.DataFrame:
     Raises:
         TableError: ``block`` is neither a data frame nor an array of two dimensions.
     """
+    if hasattr(block, "columns") and hasattr(block, "reset_index"):
+        block = block.rename(columns=str).reset_index(drop=True)
+    if issparse(block):
+        raise TableError("X: expected a frame or an array [n, d] for each party, got a sparse matrix: give toarray()")
+    block = _as_plain(block)
     if isinstance(block, pl.DataFrame):
         return block.with_columns(pl.selectors.float().fill_nan(None))
-    if hasattr(block, "columns"):
-        return pl.from_pandas(block.rename(columns=str).reset_index(drop=True), nan_to_null=True)
     array = np.asarray(block)
     if array.ndim != 2:
         raise TableError(f"X: expected a frame or an array [n, d] for each party, got an array of shape {array.shape}")
     names = [f"x{column}" for column in range(array.shape[1])]
     return pl.from_numpy(array.astype(np.float64), schema=names).fill_nan(None)
+
+
+def _as_plain(X: Any) -> Any:
+    """Convert a data frame of any library to a polars frame, and an array to a numpy array without a mask."""
+    if isinstance(X, pl.LazyFrame):
+        return X.collect()
+    if found := data_frames.frame_of(X, "X"):
+        return found[1]
+    return data_frames.array_of(X, "X") if data_frames.is_array(X) else X
 
 
 def _with_ids(frames: Mapping[str, pl.DataFrame], id_column: str) -> dict[str, pl.DataFrame]:

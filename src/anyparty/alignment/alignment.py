@@ -187,23 +187,25 @@ def _id_columns(position: Mapping[str, NDArray[np.int64]], tables: Sequence[Tabl
     """Return the id columns [N, m] of the aligned rows, with the names and types of the table of party ``first``.
 
     A row's ids are taken from the table of party ``first``. If this table lacks the row, they are taken from the first
-    table that has the row. A column becomes text if ids from another table do not fit its type.
+    table that has the row. A column becomes text if an id from another table would change in its type.
     """
     held = [(table.party, table.id_columns) for table in tables if table.id_columns is not None]
     if len(held) < len(tables):
         return None
     held.sort(key=lambda each: each[0] != first)
-    rows = [pl.Series(position[party]) for party, _ in held]
-    columns = []
-    for place, lead in enumerate(held[0][1].iter_columns()):
-        series = [own.to_series(place) for _, own in held]
-        found = [each.gather(at.set(at < 0, None)) for each, at in zip(series, rows, strict=True)]
-        dtype = lead.dtype
-        cast = [each.cast(dtype, strict=False) for each in found]
-        if any(after.null_count() > before.null_count() for before, after in zip(found, cast, strict=True)):
-            cast = [cells.as_text(each) for each in found]
-        columns.append(pl.select(pl.coalesce(*cast)).to_series().alias(lead.name))
-    return pl.DataFrame(columns)
+    columns, missing = held[0][1].columns, np.ones(len(position[first]), dtype=np.bool_)
+    rows = []
+    for party, _ in held:
+        rows.append(pl.Series(np.where(missing & (position[party] >= 0), position[party], -1)))
+        missing &= position[party] < 0
+    made = []
+    for place, name in enumerate(columns):
+        found = [own.to_series(place).gather(at.set(at < 0, None)) for (_, own), at in zip(held, rows, strict=True)]
+        cast = [cells.with_type(each, found[0].dtype) for each in found]
+        known = [each for each in cast if each is not None]
+        parts = known if len(known) == len(found) else [cells.as_text(each) for each in found]
+        made.append(pl.select(pl.coalesce(*parts)).to_series().alias(name))
+    return pl.DataFrame(made)
 
 
 def _check(tables: Sequence[Table]) -> None:

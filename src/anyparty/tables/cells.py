@@ -60,6 +60,21 @@ def as_text(series: pl.Series) -> pl.Series:
     return text.set(missing, None) if missing.any() else text
 
 
+def with_type(series: pl.Series, dtype: pl.DataType) -> pl.Series | None:
+    """Convert the cells to a data type; return ``None`` if a cell would differ as text (``as_text``) afterwards.
+
+    >>> with_type(pl.Series(["7", None]), pl.Int64()).to_list(), with_type(pl.Series(["07"]), pl.Int64())
+    ([7, None], None)
+    """
+    if series.dtype == dtype:
+        return series
+    try:
+        changed = series.cast(dtype, strict=False)
+        return changed if as_text(changed).eq_missing(as_text(series)).all() else None
+    except pl.exceptions.PolarsError:  # polars has no such conversion, as from text to a date
+        return None
+
+
 def _without_exponent(text: pl.Series) -> pl.Series:
     """Convert whole numbers in R's exponent notation to plain digits, and keep all other texts."""
     if not (powers := text.str.contains(r"^[+-]?\d(\.\d+)?e\+\d{2}$").fill_null(value=False)).any():

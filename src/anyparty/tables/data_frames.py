@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeGuard
 from uuid import UUID
 
@@ -23,13 +24,12 @@ _OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 def is_pandas(source: object) -> TypeGuard[pd.DataFrame]:
     """Return whether a source is a pandas data frame, or an object of a subclass such as geopandas has."""
-    of_pandas = any(each.__module__.split(".")[0] == "pandas" for each in type(source).__mro__)
-    return of_pandas and hasattr(source, "columns")
+    return _of_module(source, "pandas") and hasattr(source, "columns")
 
 
 def is_arrow(source: object) -> bool:
     """Return whether a source is a pyarrow table, or another table with Arrow's stream interface."""
-    return hasattr(source, "__arrow_c_stream__") and hasattr(source, "schema")
+    return hasattr(source, "__arrow_c_stream__") and hasattr(source, "schema") and not isinstance(source, pl.DataFrame)
 
 
 def is_structured(source: object) -> TypeGuard[NDArray[Any]]:
@@ -37,10 +37,33 @@ def is_structured(source: object) -> TypeGuard[NDArray[Any]]:
     return isinstance(source, np.ndarray) and source.dtype.names is not None
 
 
-def from_arrow(source: Any, party: str) -> pl.DataFrame:
+def frame_of(source: Any, where: str) -> tuple[str, pl.DataFrame] | None:
+    """Convert a data frame of any library to a polars frame; return the kind of source, and the frame.
+
+    The result is ``None`` if the source is not a data frame. Errors begin with ``where`` and the kind.
+    """
+    if isinstance(source, pl.DataFrame):
+        return "polars data frame", source
+    if is_pandas(source):
+        return "pandas data frame", _from_pandas(source, f"{where}: data frame")
+    if is_structured(source):
+        return "numpy structured array", _from_structured(source, f"{where}: array")
+    if is_arrow(source):
+        return "Arrow table", _from_arrow(source, f"{where}: Arrow table")
+    return None
+
+
+def _of_module(source: object, name: str) -> bool:
+    return any(each.__module__.split(".")[0] == name for each in type(source).__mro__)
+
+
+def _from_arrow(source: Any, where: str) -> pl.DataFrame:
     """Convert a pyarrow table, or another table with Arrow's stream interface, to a polars frame."""
-    where = f"party {party!r}: Arrow table"
-    check_unique([str(name) for name in source.schema.names], where)
+    if hasattr(source, "read_next_batch"):
+        raise TableError(f"{where}: a stream of Arrow batches can be read only once, and tables are read twice: give "
+                         "its table, reader.read_all()")  # fmt: skip
+    names = source.schema.names
+    check_unique([str(name) for name in (names() if callable(names) else names)], where)
     try:
         frame = pl.DataFrame(source)
     except (ValueError, TypeError, *_OF_POLARS) as error:
@@ -48,9 +71,8 @@ def from_arrow(source: Any, party: str) -> pl.DataFrame:
     return frame
 
 
-def from_structured(array: NDArray[Any], party: str) -> pl.DataFrame:
+def _from_structured(array: NDArray[Any], where: str) -> pl.DataFrame:
     """Convert a one-dimensional numpy array with named fields [n] to a polars frame."""
-    where = f"party {party!r}: array"
     if array.ndim != 1:
         raise TableError(f"{where}: a structured array of shape {array.shape}; expected one dimension, of rows")
     columns = []
@@ -58,14 +80,12 @@ def from_structured(array: NDArray[Any], party: str) -> pl.DataFrame:
         field = array[name]
         if field.ndim != 1:
             raise TableError(f"{where}: field {name!r} holds {field.ndim - 1}-dimensional cells; expected one value")
-        cells = field.astype(str) if field.dtype.kind == "S" else np.ascontiguousarray(field)
-        columns.append(_series(name, cells.tolist() if cells.dtype.kind in "OUV" else cells, where))
+        columns.append(series_of(name, field, where))
     return pl.DataFrame(columns)
 
 
-def from_pandas(frame: pd.DataFrame, party: str) -> pl.DataFrame:
+def _from_pandas(frame: pd.DataFrame, where: str) -> pl.DataFrame:
     """Convert a pandas frame to polars. Named index levels become columns, and mixed scalar types become text."""
-    where = f"party {party!r}: data frame"
     if any(name is not None for name in frame.index.names):
         # drop an index level that is also a column, as after set_index(drop=False)
         twice = [k for k, name in enumerate(frame.index.names) if name in frame.columns]
@@ -76,8 +96,104 @@ def from_pandas(frame: pd.DataFrame, party: str) -> pl.DataFrame:
 
 
 def is_array(source: object) -> bool:
-    """Return whether a source is a numpy array without named fields, or a torch tensor."""
-    return hasattr(source, "detach") or (isinstance(source, np.ndarray) and not is_structured(source))
+    """Return whether a source is a numpy array without named fields, a torch tensor, or another library's array."""
+    if hasattr(source, "detach") or isinstance(source, np.ndarray):
+        return not is_structured(source)
+    return hasattr(source, "__array__") and hasattr(source, "ndim") and not _of_module(source, "pandas")
+
+
+def array_of(source: Any, where: str) -> NDArray[Any]:
+    """Convert an array of any library to a numpy array. Masked numbers become NaN, and other masked cells ``None``.
+
+    >>> array_of(np.ma.masked_array([1, 2], mask=[False, True]), "y").tolist()
+    [1.0, nan]
+
+    Raises:
+        TableError: the array is sparse, nested, or cannot be converted; the message begins with ``where``.
+    """
+    if hasattr(source, "get_mask") and hasattr(source, "get_data"):  # torch.masked, whose mask marks the valid cells
+        source = np.ma.masked_array(array_of(source.get_data(), where), ~array_of(source.get_mask(), where))
+    if isinstance(source, np.ma.MaskedArray):
+        if not np.ma.is_masked(source):
+            return source.data
+        if source.dtype.kind not in "biuf":
+            return source.astype(object).filled(None)  # type: ignore[no-untyped-call]
+        return source.astype(np.result_type(source.dtype, np.float32)).filled(np.nan)  # type: ignore[no-untyped-call]
+    try:
+        if not hasattr(source, "detach"):
+            return np.asarray(source)
+        if str(source.layout) != "torch.strided" or source.is_nested:
+            kind = "nested tensor" if source.is_nested else f"tensor with layout {source.layout}"
+            raise TableError(f"{where}: expected a dense tensor, got a {kind}: convert it with to_dense(), or with "
+                             "to_padded_tensor() if it is nested")  # fmt: skip
+        tensor = source.dequantize() if source.is_quantized else source
+        small = tensor.is_floating_point() and tensor.element_size() < 4  # numpy has no bfloat16
+        return np.asarray((tensor.float() if small else tensor).numpy(force=True))
+    except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+        if isinstance(error, TableError):
+            raise
+        raise TableError(f"{where}: {type(source).__name__} cannot be converted to a numpy array "
+                         f"({_first_line(error)}); convert it first") from error  # fmt: skip
+
+
+def series_of(name: str, values: Any, where: str) -> pl.Series:
+    """Convert a column [n] of any library, or a list, to a polars series; masked cells and NaN objects become null.
+
+    Raises:
+        TableError: cells are neither numbers nor text; the message begins with ``where``.
+    """
+    if isinstance(values, pl.Series):
+        return values.alias(name)
+    if _of_module(values, "pandas"):
+        from pandas import Series  # noqa: PLC0415 - the caller has imported pandas
+
+        return _from_pandas_column(Series(values), name, where)
+    if not isinstance(values, Iterable) or getattr(values, "ndim", 1) != 1:
+        raise TableError(f"{where}: expected a list or a one-dimensional array, got {type(values).__name__}")
+    if not is_array(values):
+        arrow = hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
+        return _series(name, values, where) if arrow else _of_cells(name, list(values), where)
+    masked = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+    array = values.data if isinstance(values, np.ma.MaskedArray) else array_of(values, where)
+    if array.dtype.kind == "S":
+        array = _decoded(array, name, where)
+    made = (
+        _of_cells(name, array.tolist(), where) if array.dtype.kind in "OUV"
+        else _series(name, np.ascontiguousarray(array), where)
+    )  # fmt: skip
+    return made if masked is None else made.set(pl.Series(masked), None)
+
+
+def _decoded(array: NDArray[Any], name: str, where: str) -> NDArray[Any]:
+    try:
+        return array.astype(str)
+    except UnicodeDecodeError as error:
+        raise TableError(f"{where}: column {name!r} has bytes that are not ASCII text; decode it first") from error
+
+
+def _of_cells(name: str, cells: list[Any], where: str) -> pl.Series:
+    """Convert a list of Python values to a series. UUIDs, long integers and mixed types become text."""
+    if not set(map(type, cells)) <= {str, NoneType}:
+        cells = [None if _is_missing(cell) else cell for cell in cells]
+    types = set(map(type, cells)) - {NoneType}
+    if len(types) > 1:
+        cells = [cell.item() if isinstance(cell, np.generic) else cell for cell in cells]
+        types = set(map(type, cells)) - {NoneType}
+    known = [cell for cell in cells if cell is not None] if types != {str} else []
+    if types == {int, float} and all(abs(cell) < 2**53 for cell in known):
+        cells = [None if cell is None else float(cell) for cell in cells]
+    elif all(isinstance(cell, str | numbers.Number | UUID) for cell in known) and (
+        len(types) > 1 or any(map(_is_long, known))
+    ):
+        cells = [None if cell is None else str(cell) for cell in cells]
+    return _series(name, cells, where) if types else pl.Series(name, cells, dtype=pl.Null)
+
+
+def _is_missing(cell: Any) -> bool:
+    """Return whether a Python value stands for a missing cell: ``None``, NaN, pandas' NA and NaT, numpy's masked."""
+    if cell is None or cell is np.ma.masked or type(cell).__name__ in {"NAType", "NaTType"}:
+        return True
+    return isinstance(cell, float | np.generic) and bool(cell != cell)  # noqa: PLR0124 - only NaN and NaT differ from themselves
 
 
 def tables_of_arrays(
@@ -115,7 +231,8 @@ def tables_of_arrays(
     first = next(iter(blocks)) if active is None else active
     if first not in blocks:
         raise TableError(f"active: there is no party {first!r}{nearest(first, blocks)}")
-    present, labels, names = _mask(observed, n, blocks), _labels(y, n), list(range(n) if ids is None else ids)
+    present, labels = _mask(observed, n, blocks), _labels(y, n)
+    names = pl.int_range(n, dtype=pl.Int64, eager=True).alias(ID) if ids is None else series_of(ID, ids, "ids")
     if len(names) != n:
         raise TableError(f"ids: expected {n:,} ids, one for each row, got {len(names):,}")
     frames = {}
@@ -123,7 +240,7 @@ def tables_of_arrays(
         rows = present[:, k] & ~np.isnan(block).all(axis=1)
         cells = np.where(rows[:, None], block, np.nan) if party == first else block[rows]
         columns = pl.from_numpy(cells, schema=[f"x{c}" for c in range(block.shape[1])]).fill_nan(None)
-        frames[party] = columns.insert_column(0, _series(ID, names, "ids").filter(pl.Series(rows) | (party == first)))
+        frames[party] = columns.insert_column(0, names.filter(pl.Series(rows) | (party == first)))
         if not rows.any() and observed is not None and not new:
             raise TableError(f"observed: party {party!r} has no row; leave the party out")
     return frames if labels is None else frames | {first: frames[first].with_columns(labels)}
@@ -134,7 +251,7 @@ def _block(array: Any, party: str) -> NDArray[Any]:
     if not is_array(array):
         raise TableError(f"arrays: party {party!r}: expected a numpy array or a torch tensor, got "
                          f"{type(array).__name__}; Federation.from_tables takes data frames")  # fmt: skip
-    block = _as_numpy(array)
+    block = array_of(array, f"arrays: party {party!r}")
     if block.ndim < 2 or block.size == 0:
         raise TableError(f"arrays: party {party!r}: expected rows of numbers, such as the shape (100, 8) or "
                          f"(100, 3, 32, 32), got shape {block.shape}")  # fmt: skip
@@ -142,6 +259,13 @@ def _block(array: Any, party: str) -> NDArray[Any]:
         raise TableError(f"arrays: party {party!r}: expected numbers, got {block.dtype}")
     kept = np.float32 if block.dtype.itemsize <= (4 if block.dtype.kind == "f" else 2) else np.float64
     return np.ascontiguousarray(block.reshape(len(block), -1), dtype=kept)
+
+
+def _whole_mask(observed: Any) -> NDArray[Any]:
+    """Return ``observed`` as an array; refuse masked cells, which are neither true nor false."""
+    if np.ma.is_masked(observed):
+        raise TableError("observed: masked cells do not say whether a party has the row: write True or False there")
+    return array_of(observed, "observed")
 
 
 def _mask(observed: Any, n: int, blocks: Mapping[str, Any]) -> NDArray[np.bool_]:
@@ -155,13 +279,13 @@ def _mask(observed: Any, n: int, blocks: Mapping[str, Any]) -> NDArray[np.bool_]
                 lacks = f"there is no party {party!r}{nearest(party, blocks)}" if party in observed else (
                     f"expected a mask for every party, got none for {party!r}")  # fmt: skip
                 raise TableError(f"observed: {lacks}")
-        masks = {party: _as_numpy(observed[party]) for party in blocks}
+        masks = {party: _whole_mask(observed[party]) for party in blocks}
         for party, mask in masks.items():
             if mask.dtype != np.bool_ or mask.shape != (n,):
                 raise TableError(f"observed: party {party!r}: expected booleans of shape ({n},), one for each row, got "
                                  f"{mask.dtype} of shape {mask.shape}")  # fmt: skip
         return np.stack(list(masks.values()), axis=1)
-    mask = _as_numpy(observed)
+    mask = _whole_mask(observed)
     if mask.dtype != np.bool_ or mask.shape != (n, len(blocks)):
         raise TableError(f"observed: expected booleans of shape ({n}, {len(blocks)}), rows x parties in the order "
                          f"{', '.join(blocks)}, got {mask.dtype} of shape {mask.shape}")  # fmt: skip
@@ -171,16 +295,12 @@ def _mask(observed: Any, n: int, blocks: Mapping[str, Any]) -> NDArray[np.bool_]
 def _labels(y: Any, n: int) -> pl.Series | None:
     if y is None:
         return None
-    labels = _as_numpy(y)
-    if labels.shape != (n,):
-        raise TableError(f"y: expected the shape ({n},), one label for each row, got {labels.shape}")
-    if labels.dtype.kind == "f":
-        return pl.Series(LABEL, labels).fill_nan(None)
-    return _series(LABEL, labels.tolist() if labels.dtype.kind in "OUV" else labels, "y")
-
-
-def _as_numpy(array: Any) -> NDArray[Any]:
-    return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
+    shape = tuple(y.shape) if hasattr(y, "shape") else ()
+    labels = series_of(LABEL, y, "y") if len(shape) < 2 else None
+    if labels is None or len(labels) != n:
+        raise TableError(f"y: expected the shape ({n},), one label for each row, got "
+                         f"{shape if labels is None else (len(labels),)}")  # fmt: skip
+    return labels
 
 
 def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
@@ -198,14 +318,8 @@ def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
         return _series(name, np.ascontiguousarray(column.to_numpy()), where)
     if getattr(column.dtype, "kind", "O") in "mM":
         return _datetimes(column, name, where)
-    cells = _listed(column)
-    known = [cell for cell in cells if cell is not None]
-    scalars = all(isinstance(cell, str | numbers.Number | UUID) for cell in known)
-    if scalars and (len({type(cell) for cell in known}) > 1 or any(map(_is_long, known))):
-        cells = [None if cell is None else str(cell) for cell in cells]
-    if not known:
-        return pl.Series(name, cells, dtype=pl.String if kind.startswith(("str", "string")) else pl.Null)
-    return _series(name, cells, where)
+    cells = _of_cells(name, _listed(column), where)
+    return cells.cast(pl.String) if cells.dtype == pl.Null and kind.startswith(("str", "string")) else cells
 
 
 def _datetimes(column: pd.Series, name: str, where: str) -> pl.Series:

@@ -222,14 +222,9 @@ def read(
             source = source.collect()
     if isinstance(source, str | Path):
         return _from_files(user_path(source), party, settings, drop, only)
-    if isinstance(source, pl.DataFrame):
-        return RawTable("data frame", source, "polars data frame")
-    if data_frames.is_pandas(source):
-        return RawTable("data frame", data_frames.from_pandas(source, party), "pandas data frame")
-    if data_frames.is_structured(source):
-        return RawTable("array", data_frames.from_structured(source, party), "numpy structured array")
-    if data_frames.is_arrow(source):
-        return RawTable("Arrow table", data_frames.from_arrow(source, party), "Arrow table")
+    if found := data_frames.frame_of(source, f"party {party!r}"):
+        name = {"numpy structured array": "array", "Arrow table": "Arrow table"}.get(found[0], "data frame")
+        return RawTable(name, found[1], found[0])
     raise TableError(
         f"party {party!r}: a table is read from a CSV, Parquet, Feather or Excel file, from a polars or pandas data "
         f"frame, from a pyarrow table or from a numpy structured array, not from {type(source).__name__}"
