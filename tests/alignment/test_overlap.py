@@ -80,7 +80,7 @@ def test_a_party_that_shares_no_row_is_noted():
         ),
         (
             ["c-1", "c-4"],
-            ": some would be equal but for letters or signs around the numbers, which must be removed in the table",
+            ": 1 would be equal but for letters or signs around the numbers, which must be removed in the table",
         ),
         (["8", "9"], ""),
     ],

@@ -19,7 +19,7 @@ from anyparty.core.display import take_rows
 from anyparty.errors import AlignmentError, some
 from anyparty.tables import cells
 from anyparty.tables.checks import EMPTY
-from anyparty.tables.ids import JOINT, NORMALIZATIONS, normalized, shown
+from anyparty.tables.ids import NORMALIZATIONS, RESEMBLANCES, Resemblance, normalized, shown
 from anyparty.tables.readers import check_not_forked
 from anyparty.tables.table import Table
 
@@ -141,9 +141,6 @@ class PartyAlignment:
     key: Tensor | None = None
 
 
-MOMENT = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d"
-
-
 def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = None) -> Alignment:
     """Join the tables by id. The aligned rows are the union of all ids, sorted as text.
 
@@ -262,21 +259,33 @@ def hint(ids_of: Sequence[pl.Series]) -> str:
     best = max(nearly(ids, own, ~own), key=lambda each: each.count)
     if best.count:
         return f": {best.count:,} would be equal but for {best.difference}; {best.remedy}"
-    zone = r"(?: UTC|Z|[+-]\d\d:?\d\d)$"
-    if any((each.str.contains(MOMENT) & each.str.contains(zone)).any() for each in ids_of):
-        days = [each.str.replace(zone, "").str.replace(r"^(\d{4}-\d\d-\d\d)$", "${1} 00:00:00") for each in ids_of]
-        count = int(pl.concat([each.unique().alias("id") for each in days]).is_duplicated().sum())
-        if count:
-            return ": some would be equal but for the time zone, which some ids lack; write all ids with it, or none"
-    parts = [each.str.split(JOINT) for each in ids_of]
-    if count := int(pl.concat([each.list.sort().list.join(JOINT).unique().alias("id") for each in parts])
-                    .is_duplicated().sum()) // 2:  # fmt: skip
-        return (f": {count:,} would be equal with the id columns in another order; list the columns in the same order "
-                "for every party, with id in [parties.NAME]")  # fmt: skip
-    digits = [each.str.replace_all(r"\D", "").replace("", None).drop_nulls().unique().alias("id") for each in ids_of]
-    if not pl.concat(digits).is_duplicated().any():
-        return ""
-    return ": some would be equal but for letters or signs around the numbers, which must be removed in the table"
+    counts = [max(resembling(ids, own, ~own, each)) for each in RESEMBLANCES]
+    if count := max(counts):
+        return f": {count:,} would be equal {RESEMBLANCES[counts.index(count)].difference}"
+    return ""
+
+
+def resembling(
+    ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_], alike: Resemblance, *, whole: bool = False
+) -> list[int]:  # fmt: skip
+    """Return, for each party, how many of its ids look like another party's id.
+
+    Texts that several ids of one party share do not count, because they do not identify a row. If ``whole`` is true,
+    one of the two ids must be the text that they share; A-17 and B-17 may belong to different people. The other
+    arguments are those of ``nearly``.
+    """
+    every, counts = tuple(NORMALIZATIONS), list[int]()
+    keys = normalized(alike.key(ids), every)
+    same = (keys == normalized(ids, every)).fill_null(value=False) | (not whole)
+    for k in range(own.shape[1]):
+        held, local = pl.Series(~others[:, k]), pl.Series(own[:, k])
+        mine = pl.DataFrame({"key": keys, "same": same}).filter(held).with_columns(local=local.filter(held))
+        mine = mine.filter(pl.col("key").is_unique() & pl.col("local")).drop_nulls()
+        remote = keys.filter(~held).drop_nulls().unique()
+        certain = keys.filter(~held & same).drop_nulls().unique()
+        found = mine["key"].is_in(certain.implode()) | (mine["same"] & mine["key"].is_in(remote.implode()))
+        counts.append(int(found.sum()))
+    return counts
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from anyparty.alignment.alignment import ROW_KINDS, Alignment, hint, nearly, rows_of
+from anyparty.alignment.alignment import ROW_KINDS, Alignment, hint, nearly, resembling, rows_of
 from anyparty.core.display import html_of, new_axes, text_of
+from anyparty.tables.ids import RESEMBLANCES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +30,8 @@ KINDS = {
     "active": "rows of the active party's table",
     "all": "rows that every party holds",
 }
+# A note reports ids that look alike if they are at least FEWEST, and this share of a party's unmatched ids.
+ALIKE, FEWEST = 0.2, 5
 PARTLY = 0.1  # a note recommends a change of ids if it would match more than this share of a party's unmatched ids
 
 
@@ -296,12 +299,19 @@ def _partly(
     blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series, strangers: Sequence[int]
 ) -> Iterator[str]:
     own = observed & (observed.sum(axis=1) == 1)[:, None]
+    lonely, named = own.sum(axis=0), {*strangers}
     for k, near in enumerate(nearly(ids, own, ~observed)):
-        if k not in strangers and near.count > PARTLY * own[:, k].sum():
+        if k not in named and near.count > PARTLY * lonely[k]:
+            named.add(k)
             yield (
                 f"{blocks[k]} would share {near.count:,} rows more but for {near.difference}: check how its ids are "
                 f"written; {near.remedy}"
             )
+    for each in RESEMBLANCES if len(named) < len(blocks) else ():
+        for k, count in enumerate(resembling(ids, own, ~observed, each, whole=True)):
+            if k not in named and count >= FEWEST and count > ALIKE * lonely[k]:
+                named.add(k)
+                yield f"{blocks[k]} would share {count:,} rows more {each.difference}"
 
 
 def _guess(observed: NDArray[np.bool_], k: int, ids: pl.Series | None) -> str:

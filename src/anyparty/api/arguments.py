@@ -21,7 +21,8 @@ from anyparty.methods.method import PartyContext
 from anyparty.methods.method_registry import METHODS, parameters_of
 from anyparty.networks.encoders import MLP, Factory, describe
 from anyparty.networks.optimizer import CustomOptimizer, Optimizer, optimizer_from
-from anyparty.tables.cells import as_text
+from anyparty.tables.data_frames import series_of
+from anyparty.tables.ids import JOINT, id_texts, normalized
 from anyparty.tables.table import Table
 from anyparty.training.callbacks import Callback
 
@@ -174,7 +175,8 @@ def split_by(
         return tables, config
     if isinstance(split, Mapping) and split.keys() & PARTS.keys():
         known = pl.concat([table.ids.alias("id") for table in tables.values()])
-        table = replace(tables[active], part_by=listed_parts(split, tables[active], known))
+        parts = listed_parts(split, tables[active], known, config.federation.id_normalize)
+        table = replace(tables[active], part_by=parts)
         return {**tables, active: table}, config.model_copy(update={"split": SplitSettings(kind="ids")})
     kinds = Config.of({"split": {"kind": split} if isinstance(split, str) else split}, "train").split
     if kinds.column != config.split.column:
@@ -183,7 +185,9 @@ def split_by(
     return tables, config.model_copy(update={"split": kinds})
 
 
-def listed_parts(split: Mapping[str, Any], table: Table, known: pl.Series) -> pl.Series:
+def listed_parts(
+    split: Mapping[str, Any], table: Table, known: pl.Series, normalize: Sequence[str] = ()
+) -> pl.Series:  # fmt: skip
     """Return the part ("train", "validation" or "test") of each row of the active party's table [n].
 
     A row that ``split`` does not list has null.
@@ -192,17 +196,18 @@ def listed_parts(split: Mapping[str, Any], table: Table, known: pl.Series) -> pl
         split: for each part, the ids of its rows.
         table: the active party's table, with n rows.
         known: the ids in the tables of all parties.
+        normalize: the changes that ids get before they are compared.
 
     Raises:
         ConfigError: a key of ``split`` is unknown, an id is unknown or listed twice, a row for validation or test has
             no label, or there is no row for training.
     """
     check_parts(split)
+    columns = [] if table.id_columns is None else table.id_columns.columns
     listed = [
-        pl.DataFrame({"id": as_text(pl.Series(list(ids))).cast(pl.String), "part": [part] * len(list(ids))},
-                     schema={"id": pl.String, "part": pl.String})
+        pl.DataFrame({"id": _as_ids(list(ids), columns, normalize, f"split, {part}")}).with_columns(part=pl.lit(part))
         for part, ids in split.items()
-    ]  # fmt: skip
+    ]
     frame = pl.concat(listed)
     if len(twice := frame["id"].filter(frame["id"].is_duplicated()).unique(maintain_order=True)):
         raise ConfigError(f"split: id {some(twice)} is listed twice; list each id once")
@@ -217,6 +222,24 @@ def listed_parts(split: Mapping[str, Any], table: Table, known: pl.Series) -> pl
     if not (part == "train").any():
         raise ConfigError('split: no row of the active party is for training; list ids for "train"')
     return part
+
+
+def _as_ids(ids: Sequence[Any], columns: Sequence[str], normalize: Sequence[str], where: str) -> pl.Series:
+    """Convert listed ids to the form of ``Table.ids``; an id of several ``columns`` is a tuple of values.
+
+    Raises:
+        ConfigError: an id is not a tuple with a value for each column.
+        TableError: an id is missing, or is neither text nor a number.
+    """
+    if not ids:
+        return pl.Series("id", [], dtype=pl.String)
+    rows = [each if isinstance(each, tuple) else (each,) for each in ids]
+    if wrong := [each for each in rows if len(each) != max(1, len(columns))]:
+        raise ConfigError(f"{where}: expected ids of the columns {some(columns)}, such as a tuple with a value for "
+                          f"each, got {wrong[0]!r}")  # fmt: skip
+    columns_of = [series_of("id", list(part), where) for part in zip(*rows, strict=True)]
+    parts = [normalized(id_texts(column, where), normalize) for column in columns_of]
+    return parts[0] if len(parts) == 1 else pl.select(pl.concat_str(parts, separator=JOINT)).to_series().alias("id")
 
 
 def check_parts(split: Mapping[str, Any]) -> None:

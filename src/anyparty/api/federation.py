@@ -44,7 +44,7 @@ from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays
 from anyparty.tables.file_content import FileSettings
 from anyparty.tables.preprocessing import MANY_LEVELS
 from anyparty.tables.readers import check_not_forked, located
-from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
+from anyparty.tables.table import Table, from_array, of_each, read_table, row_number_notes, without_blank_notes
 from anyparty.tables.target import check_kind
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class Federation:
         tables = tables_of_arrays(arrays, y, observed=observed, ids=ids, active=active)
         made = cls.from_tables(tables, id=ID, label=LABEL, active=active or next(iter(tables)), task=task,
                                positive=positive, scale=scale, split=split)  # fmt: skip
-        return replace(made, tables={name: without_blank_notes(table) for name, table in made.tables.items()})
+        return replace(made, tables={name: from_array(table) for name, table in made.tables.items()})
 
     @classmethod
     @checked(by_hand=("config",))
@@ -356,7 +356,8 @@ class Federation:
     def overlap(self) -> Overlap:
         """The overlap report: the number of rows of each set of parties, and possible mistakes in the tables."""
         kind = self.config.federation.task
-        notes = [note for table in self.tables.values() for note in summary.notes(table, kind)]
+        tables = list(self.tables.values())
+        notes = [*(note for table in tables for note in summary.notes(table, kind)), *row_number_notes(tables)]
         return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes, self.roster.active)
 
     def split(self, settings: TrainSettings | None = None) -> NDArray[np.int8]:

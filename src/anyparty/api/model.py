@@ -34,7 +34,7 @@ from anyparty.tables import target
 from anyparty.tables.data_frames import is_array, tables_of_arrays
 from anyparty.tables.ids import id_names
 from anyparty.tables.preprocessing import Features
-from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
+from anyparty.tables.table import Table, from_array, of_each, read_table, row_number_notes
 from anyparty.training.loop import device_of, predict_rows
 from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel
@@ -405,8 +405,8 @@ class Model:
 
         read = of_each([name for name in self.roster.names if name in tables], one)
         if arrays:
-            read = {name: without_blank_notes(table) for name, table in read.items()}
-        for note in (note for table in read.values() for note in table.notes):
+            read = {name: from_array(table) for name, table in read.items()}
+        for note in (*(note for table in read.values() for note in table.notes), *row_number_notes([*read.values()])):
             remark(note)
         return read
 

@@ -27,6 +27,7 @@ from anyparty.serving.service_settings import BearerTokens, ServiceLimits
 
 MAX_BUDGET_MS = 1e9  # the maximum time budget; it exists to reject infinity and NaN
 MAX_ERROR_LENGTH = 300  # maximum length, in characters, of an error text that quotes the request
+LARGEST_EXACT = 2**53  # from here on, floats do not represent every whole number
 EXAMPLE = '{"ids": ["a", "b"]}'
 
 
@@ -39,6 +40,10 @@ def _id(value: Any) -> Any:
     usable = (type(part) in {str, int} or (type(part) is float and math.isfinite(part)) for part in parts)
     if not parts or not all(usable):
         raise PydanticCustomError("id", "expected text, a number, or an object with these by id column")
+    if any(type(part) is float and abs(part) >= LARGEST_EXACT for part in parts):
+        raise PydanticCustomError(
+            "id", "a number with a point or an exponent is rounded above 2^53: send the id as text"
+        )
     return value
 
 

@@ -31,7 +31,7 @@ from anyparty.methods.method import Method, State
 from anyparty.serving.serving_protocol import NO_ROW
 from anyparty.tables import cells
 from anyparty.tables.checks import RowRemarks
-from anyparty.tables.ids import INVISIBLE, JOINT, normalized
+from anyparty.tables.ids import INVISIBLE, JOINT, normalized, rounded
 from anyparty.tables.preprocessing import Features
 from anyparty.tables.table import Table
 from anyparty.training import control_messages
@@ -158,7 +158,7 @@ class RowIndex:
         Ids are compared as in tables: as text, trimmed, and changed by ``normalize``.
 
         Raises:
-            PredictionError: an id does not have exactly the id columns.
+            PredictionError: an id does not have exactly the id columns, or is a float of 2^53 or more.
         """
         names = self.id_columns.columns
         parts: list[list[str]] = [[] for _ in names]
@@ -168,6 +168,10 @@ class RowIndex:
                 raise PredictionError(self._other_columns(place, each))
             for part, name in zip(parts, names, strict=True):
                 part.append(str(values[name]))
+        for name, part in zip(names, parts, strict=True):
+            if (bad := rounded(pl.Series(part, dtype=pl.String))).any():
+                raise PredictionError(f"ids.{bad.arg_max()}: {part[bad.arg_max() or 0]!r} in column {name!r} was "
+                                      "rounded to a float: send the id as text, without a point")  # fmt: skip
         compared = [_as_in_tables(part, self.normalize) for part in parts]
         joined = pl.select(pl.concat_str(compared, separator=JOINT)).to_series() if len(names) > 1 else compared[0]
         return [self.places.get(text) if text else None for text in joined]

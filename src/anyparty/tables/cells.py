@@ -80,7 +80,7 @@ def _without_exponent(text: pl.Series) -> pl.Series:
     if not (powers := text.str.contains(r"^[+-]?\d(\.\d+)?e\+\d{2}$").fill_null(value=False)).any():
         return text
     numbers = text.filter(powers).cast(pl.Float64)
-    whole = (numbers == numbers.floor()) & (numbers.abs() <= largest_exact(numbers))
+    whole = (numbers == numbers.floor()) & (numbers.abs() < largest_exact(numbers))
     written = numbers.set(~whole, None).cast(pl.Int64).cast(pl.String).fill_null(text.filter(powers).cast(pl.String))
     return text.scatter(powers.arg_true(), written)
 
@@ -220,6 +220,9 @@ def _cast_text(series: pl.Series) -> pl.Series:
 INVISIBLE = re.compile(
     "[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufe0e\ufe0f\ufeff]|^[\u200c\u200d]+|[\u200c\u200d]+$"
 )
+# Cyrillic and Greek letters, and the Latin letters that look like them.
+ALIKE = dict(zip("авекмнорстухіјѕαβεικνορτυ" "АВЕКМНОРСТУХІЈЅΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
+                 "abekmhopctyxijsabeikvoptu" "ABEKMHOPCTYXIJSABEZHIKMNOPTYX", strict=True))  # fmt: skip
 SEARCHED = 5000  # in columns with more levels, spellings are not compared
 SHOWN = 6  # the largest number of groups of spellings in a note
 

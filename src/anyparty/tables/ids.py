@@ -6,9 +6,10 @@ a character that no id may contain.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import polars as pl
 
@@ -20,6 +21,7 @@ Duplicates = Literal["error", "first", "last", "mean"]
 JOINT = "\x1f"  # the character between the columns of a composite id
 SHOWN = 5  # the largest number of rows that a message shows
 INVISIBLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters, which ids may not contain
+LONGEST_AFFIX = 8  # the largest number of characters before or after ids that are searched for
 _SHORTENED = r"^[+-]?\d([.,]\d+)?E\+\d+$"  # a long number in a spreadsheet's notation, such as 1.23E+15
 _DIGITS = 15  # the largest number of digits that spreadsheets store
 # A remark reports a rare type of ids (at most the share _RARE) in tables of at least _FEWEST rows.
@@ -59,6 +61,78 @@ NORMALIZATIONS: dict[str, Normalization] = {
 """The changes that ``id_normalize`` may name, in the order in which they are applied."""
 
 
+class Resemblance(NamedTuple):
+    """A way in which ids may look alike that no change of ``NORMALIZATIONS`` removes.
+
+    Attributes:
+        difference: the end of a sentence such as "some would be equal".
+        key: the function that returns a text for each id, equal for ids that look alike; null for no text.
+    """
+
+    difference: str
+    key: Callable[[pl.Series], pl.Series]
+
+
+def _longest_part(ids: pl.Series) -> pl.Series:
+    """Return the longest part of each id between signs, such as k17 in ID-k17."""
+    if not ids.str.contains(r"[^\p{L}\d]").any():
+        return ids
+    longest = pl.element().sort_by(pl.element().str.len_chars(), descending=True, maintain_order=True).first()
+    return ids.str.extract_all(r"[\p{L}\d]+").list.eval(longest).list.first()
+
+
+def _without_affix(ids: pl.Series) -> pl.Series:
+    """Remove the text, with a character that is not a digit, whose removal makes most ids equal to other ids.
+
+    >>> _without_affix(pl.Series(["k1", "k2", "IDk1", "IDk2", "x3"])).to_list()
+    ['k1', 'k2', 'k1', 'k2', 'x3']
+    """
+    affixes = [*((0, n) for n in range(1, LONGEST_AFFIX + 1)), *((-n, n) for n in range(1, LONGEST_AFFIX + 1))]
+    best, most = ids, 0
+    for start, n in affixes:
+        rest = ids.str.slice(n) if start == 0 else ids.str.head(-n)
+        removed = ids.str.slice(start, n).filter(rest.is_in(ids.implode()))
+        counts = removed.filter(removed.str.contains(r"\D")).alias("affix").value_counts(sort=True)
+        if len(counts) and counts["count"][0] > most:
+            most, affix = counts["count"][0], counts["affix"][0]
+            found = (ids.str.starts_with(affix) if start == 0 else ids.str.ends_with(affix)) & rest.is_in(ids.implode())
+            best = rest.zip_with(found, ids)
+    return best
+
+
+def _without_zone(ids: pl.Series) -> pl.Series:
+    return ids.str.replace(r"(?: UTC|Z|[+-]\d\d:?\d\d)$", "").str.replace(r"^(\d{4}-\d\d-\d\d)$", "${1} 00:00:00")
+
+
+def _digits(ids: pl.Series) -> pl.Series:
+    return ids.str.replace_all(r"\D", "").replace("", None)
+
+
+RESEMBLANCES = (
+    Resemblance(
+        "but for letters that look alike, such as Latin and Cyrillic ones, which must be replaced in the table",
+        lambda ids: by_column(ids, lambda part: part.str.replace_many(cells.ALIKE)),
+    ),
+    Resemblance(
+        "but for the time zone, which some ids lack; write all ids with it, or none",
+        lambda ids: by_column(ids, _without_zone),
+    ),
+    Resemblance(
+        "with the id columns in another order; list the columns in the same order for every party, with id in "
+        "[parties.NAME]",
+        lambda ids: ids.str.split(JOINT).list.sort().list.join(JOINT),
+    ),
+    Resemblance(
+        "but for letters or signs around the numbers, which must be removed in the table",
+        lambda ids: by_column(ids, _digits),
+    ),
+    Resemblance(
+        "but for text before or after the id, which must be removed in the table",
+        lambda ids: by_column(_without_affix(ids), _longest_part),
+    ),
+)
+
+
 def check_normalize(changes: Iterable[str]) -> tuple[str, ...]:
     """Remove repeated names of changes, and sort the names in the order in which the changes are applied.
 
@@ -83,15 +157,18 @@ def normalized(ids: pl.Series, changes: Sequence[str]) -> pl.Series:
     >>> normalized(pl.Series(["03EF-922a", "000 12"]), ["lower-case", "strip-hyphens", "strip-zeros"]).to_list()
     ['3ef922a', ' 12']
     """
-    if not changes or not len(ids):
-        return ids
-    if JOINT not in str(ids[0]):
-        for name in check_normalize(changes):
-            ids = NORMALIZATIONS[name].change(ids)
-        return ids
+    for name in check_normalize(changes):
+        ids = by_column(ids, NORMALIZATIONS[name].change)
+    return ids
+
+
+def by_column(ids: pl.Series, change: Callable[[pl.Series], pl.Series]) -> pl.Series:
+    """Apply a function to ids, and to each column of a composite id separately."""
+    if not len(ids) or JOINT not in str(ids[0]):
+        return change(ids) if len(ids) else ids
     fields = [str(place) for place in range(str(ids[0]).count(JOINT) + 1)]
     parts = ids.str.split(JOINT).list.to_struct(fields=fields).struct.unnest()
-    changed = [normalized(part, changes) for part in parts.iter_columns()]
+    changed = [change(part) for part in parts.iter_columns()]
     return pl.select(pl.concat_str(changed, separator=JOINT)).to_series().alias(ids.name)
 
 
@@ -125,7 +202,7 @@ def read_ids(
     """
     columns, parts, notes = list[pl.Series](), list[pl.Series](), list[str]()
     for name in names:
-        text = _column(raw[name], where)
+        text = id_texts(raw[name], where)
         notes += _remarks(text, raw[name], where)
         columns.append(text if cells.is_text(raw[name]) else raw[name])
         changed = normalized(text, normalize)
@@ -140,7 +217,7 @@ def read_ids(
     return parts[0], pl.DataFrame(columns), tuple(notes)
 
 
-def _column(column: pl.Series, where: str) -> pl.Series:
+def id_texts(column: pl.Series, where: str) -> pl.Series:
     """Check the cells of one id column, and return them as text."""
     timestamps = column.dtype.is_temporal() and column.dtype != pl.Duration
     if not (cells.is_text(column) or cells.is_number(column) or timestamps):
@@ -149,6 +226,12 @@ def _column(column: pl.Series, where: str) -> pl.Series:
         raise TableError(
             f"{where}: id column {column.name!r} holds numbers that are too large for {column.dtype} to be exact, "
             f"{cells.cited(column, large, SHOWN)}; read the ids as text, or as whole numbers of 64 bits"
+        )
+    if cells.is_text(column) and (decimal := rounded(column)).any():
+        raise TableError(
+            f"{where}: id column {column.name!r} has numbers of 2^53 or more that were written as decimals, so that "
+            f"their last digits may be lost: {cells.cited(column, decimal, SHOWN)}; export the table again with this "
+            "column as text, or as whole numbers of 64 bits"
         )
     ids = cells.as_text(column)
     if ids.null_count():
@@ -173,6 +256,27 @@ def _column(column: pl.Series, where: str) -> pl.Series:
     return ids
 
 
+def rounded(column: pl.Series) -> pl.Series:
+    """Return the mask of texts that programs write for whole floating-point numbers of 2^53 or more.
+
+    >>> rounded(pl.Series(["9007199254740992.0", "9.007199254740993e+15", "9007199254740993", "7.0"])).to_list()
+    [True, True, False, False]
+    """
+    text = column.cast(pl.String).str.strip_chars()
+    written = text.str.contains(r"^[+-]?(\d{16,}\.0*|\d(\.\d+)?e\+\d+)$").fill_null(value=False)
+    if not written.any():
+        return written
+    return written & (text.cast(pl.Float64, strict=False).abs() >= 2**53).fill_null(value=False)
+
+
+def are_row_numbers(ids: pl.Series) -> bool:
+    """Return whether ids [n] are the numbers from 0 or from 1 in the order of the rows."""
+    n, first = len(ids), ids[0] if len(ids) else ""
+    if n < _FEWEST or first not in {"0", "1"}:
+        return False
+    return bool((ids == pl.int_range(int(first), n + int(first), eager=True).cast(pl.String)).all())
+
+
 def _remarks(ids: pl.Series, column: pl.Series, where: str) -> Iterable[str]:
     """Yield remarks on ids that may be damaged, or whose type differs from most ids."""
     where = f"{where}: id column {ids.name!r}"
@@ -184,10 +288,21 @@ def _remarks(ids: pl.Series, column: pl.Series, where: str) -> Iterable[str]:
         )
     if not cells.is_text(column) or len(ids) < _FEWEST:
         return
-    whole = ids.str.contains(r"^\d+$")
-    for odd, what, others in ((~whole, "not whole numbers", "all others are"), (whole, "whole numbers", "no other is")):
+    whole, latin = ids.str.contains(r"^\d+$"), ids.str.replace_many(cells.ALIKE)
+    plain = ~ids.str.contains(r"\d")
+    for odd, what, others in (
+        (~whole, "not whole numbers", "all others are"),
+        (whole, "whole numbers", "no other is"),
+        (plain & (~whole).all(), "without a digit", "all others have one"),
+    ):
         if 0 < odd.sum() <= _RARE * len(ids):
             yield f"{where}: {odd.sum():,} of {len(ids):,} ids are {what}, {others}: {cells.cited(ids, odd, SHOWN)}"
+    foreign = (latin != ids) & ~latin.str.contains(r"[\p{L}--a-zA-Z]")
+    if foreign.any() and ids.str.contains("[a-zA-Z]").any():
+        letter = next(letter for letter in ids.filter(foreign)[0] if letter in cells.ALIKE)
+        yield (f"{where}: {foreign.sum():,} of {len(ids):,} ids have letters that look like Latin ones, such as "
+               f"{unicodedata.name(letter)}, beside ids with Latin letters: {cells.cited(ids, foreign, SHOWN)}; "
+               "such ids equal no id in Latin letters: replace these letters in the table")  # fmt: skip
 
 
 def doubled(ids: pl.Series, names: Sequence[str], normalize: Sequence[str], where: str, party: str) -> TableError:

@@ -33,9 +33,7 @@ WORDS = """
     #null! #value! #ref! #div/0! #name? #num! error -- --- .. ... ?? ??? _ /
 """
 MAY_BE_MISSING = frozenset(WORDS.split())
-# Cyrillic and Greek letters, and the Latin letters that look like them; and quotation marks.
-_ALIKE = dict(zip("авекмнорстухіјѕαβεικνορτυ", "abekmhopctyxijsabeikvoptu", strict=True))
-_LOOKALIKES = str.maketrans(_ALIKE | dict.fromkeys("‘’‚`´", "'") | dict.fromkeys("“”„", '"'))
+_LOOKALIKES = str.maketrans(cells.ALIKE | dict.fromkeys("‘’‚`´", "'") | dict.fromkeys("“”„", '"'))
 SMALL = 5  # a class such as "unknown" is rare if it has at most 1 / SMALL of the labels
 
 
@@ -291,7 +289,7 @@ def _without_punctuation(text: str) -> str:
 def _foreign_letter(*names: str) -> str:
     """Return a sentence on a letter that looks like a Latin letter, and is in only one of the texts."""
     for letter in sorted(set(names[0]) ^ set(names[1])):
-        if letter.isalpha() and letter.casefold() in _ALIKE:
+        if letter.isalpha() and letter.casefold() in cells.ALIKE:
             return f". {unicodedata.name(letter)} looks like a letter of another alphabet"
     return ""
 

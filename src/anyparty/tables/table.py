@@ -23,7 +23,7 @@ from anyparty.tables import cells, checks, readers
 from anyparty.tables.column_types import KINDS, FeatureColumn, Kind, feature
 from anyparty.tables.csv_file import are_decimal, with_points
 from anyparty.tables.file_content import DETECT, FileSettings
-from anyparty.tables.ids import Duplicates, combined, doubled, id_names, read_ids
+from anyparty.tables.ids import Duplicates, are_row_numbers, combined, doubled, id_names, read_ids
 from anyparty.tables.label_cells import Labels, read_labels
 from anyparty.tables.reading_rules import AS_WRITTEN, Decimal, ReadingRules
 
@@ -224,12 +224,33 @@ def read_table(
     )
 
 
-def without_blank_notes(table: Table) -> Table:
-    """Return the table without its notes on rows whose cells are all empty.
+ARRAY = "array"  # the source of a table that was made from an array
 
-    In a table made from an array, such a row is not a mistake; it means that the party lacks the row.
+
+def from_array(table: Table) -> Table:
+    """Return a table that was made from an array without its notes on rows whose cells are all empty.
+
+    Such a row is not a mistake; it means that the party lacks the row.
     """
-    return replace(table, notes=tuple(note for note in table.notes if checks.EMPTY not in note))
+    return replace(table, source=ARRAY, notes=tuple(note for note in table.notes if checks.EMPTY not in note))
+
+
+def row_number_notes(tables: Sequence[Table], *, private: bool = False) -> tuple[str, ...]:
+    """Return a sentence on parties whose ids seem to be row numbers, which join rows of different people.
+
+    These parties' ids are the numbers from 0 or 1 in the order of the rows. If several such tables have the same number
+    of rows, they are probably parts of one table, and the sentence is left out. If ``private`` is true, ``tables`` has
+    the only table that this party knows, and other parties hold the others.
+    """
+    found = [table for table in tables if table.source != ARRAY and are_row_numbers(table.ids)]
+    if len({len(table) for table in found}) < (1 if private else 2):
+        return ()
+    named = " and ".join(f"{table.party} ({table.ids[0]} to {table.ids[-1]})" for table in found)
+    note = (
+        f"the ids of {named} are numbers in the order of the rows: if they are row numbers, rows of different people "
+        "are joined; use ids that all parties know"
+    )
+    return (note,)
 
 
 def _with_decimal(

@@ -50,7 +50,7 @@ from anyparty.errors import ENDED, ConfigError, Stopped, remark
 from anyparty.methods.method import Method
 from anyparty.networks.encoders import Factory
 from anyparty.tables import summary
-from anyparty.tables.table import Table
+from anyparty.tables.table import Table, row_number_notes
 from anyparty.training import control_messages
 from anyparty.training.loop import predict_rows
 from anyparty.training.party import PartyResult, agreed_on
@@ -214,7 +214,7 @@ def declared(method: Method) -> tuple[MessageSpec, ...]:
 
 def remarked(table: Table, *notes: str) -> Table:
     """Report ``notes`` as remarks on the party's table, by default the table's own notes; return the table."""
-    for note in notes or table.notes:
+    for note in (*(notes or table.notes), *row_number_notes([table], private=True)):
         remark(note)
     return table
 
