@@ -306,7 +306,8 @@ def _target(estimator: BaseEstimator, y: Any) -> NDArray[Any]:
     if y is None:
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
     if np.ma.is_masked(y):
-        raise TableError(f"y has {np.ma.count_masked(y):,} masked labels; each row needs a label: leave these rows out")
+        count = int(np.ma.getmaskarray(y).sum())
+        raise TableError(f"y has {count:,} masked labels; each row needs a label: leave these rows out")
     labels = np.asarray(column_or_1d(data_frames.array_of(y, "y") if data_frames.is_array(y) else y, warn=True))
     assert_all_finite(labels, input_name="y")
     if labels.dtype.kind == "O" and (missing := data_frames.series_of("y", labels, "y").null_count()):

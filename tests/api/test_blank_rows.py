@@ -59,7 +59,7 @@ def federation(given):
 
 def with_unknown_row(given):
     """Put a row on top of each table whose id has no data at any party."""
-    nobody = pl.DataFrame({"id": ["nobody"]})
+    nobody = pl.DataFrame({"id": ["nobody 0"]})
     return {name: pl.concat([nobody, frame], how="diagonal") for name, frame in given.items()}
 
 
@@ -80,7 +80,7 @@ def test_blank_rows_of_an_outer_join_change_no_results(tmp_path, name):
     assert again.evaluate() == trained[0].evaluate()
     for asked in (NAMES, ("bank",), ("shop", "clinic")):
         want, got = trained[0].predict(given, asked).frame(), trained[1].predict(whole, asked).frame()
-        assert got.row(0, named=True).items() >= {"id": "nobody", "parties": "", "prediction": None}.items()
+        assert got.row(0, named=True).items() >= {"id": "nobody 0", "parties": "", "prediction": None}.items()
         # the ids are those of all three tables; products of another number of rows may have other last bits
         assert_frame_equal(got[1:].sort("id"), want.sort("id"))
 
@@ -286,7 +286,7 @@ def test_a_new_row_of_the_active_party_alone_is_predicted(tmp_path):
     run(sites, settings(epochs=2))
     new = dict(sites)
     for name, column in (("bank", "income"), ("shop", "spent"), ("clinic", "pulse")):
-        frame = pl.DataFrame({"id": [f"new {name}", "blank"], column: [0.5, None]})
+        frame = pl.DataFrame({"id": [f"new {name}", "blank 0"], column: [0.5, None]})
         if name == "shop":
             frame = frame.with_columns(visits=pl.lit(None))
         frame.write_csv(tmp_path / f"{name}.csv")
@@ -294,7 +294,7 @@ def test_a_new_row_of_the_active_party_alone_is_predicted(tmp_path):
     with pytest.warns(AnypartyWarning, match="under 1% of the ids of"):
         told, got = together.predict(new)
     assert told["bank"]["answered"] == 1
-    assert dict(got.select("id", "parties").iter_rows()) == {"new bank": "bank", "blank": ""}
+    assert dict(got.select("id", "parties").iter_rows()) == {"new bank": "bank", "blank 0": ""}
 
 
 def test_a_service_answers_with_the_parties_that_hold_the_row(tmp_path):
@@ -314,7 +314,7 @@ def test_a_service_answers_with_the_parties_that_hold_the_row(tmp_path):
     for each in play(request_all()):
         assert " ".join(each.took_part) == want[each.id]["parties"]
         assert each.prediction == want[each.id]["prediction"]
-        assert (each.prediction is None) == (each.id == "nobody")
+        assert (each.prediction is None) == (each.id == "nobody 0")
 
 
 def test_an_alignment_without_shared_rows_suffices_only_for_prediction(tmp_path):
@@ -342,7 +342,7 @@ def test_a_site_warns_about_its_own_blank_rows(tmp_path):
 
 def test_a_service_has_no_prediction_for_blank_rows(tmp_path):
     given = joined(frames(tmp_path / "world"))
-    nobody = pl.DataFrame({"id": ["blank"]})
+    nobody = pl.DataFrame({"id": ["blank 0"]})
     given["bank"] = pl.concat([given["bank"], nobody], how="diagonal")
     of = TrainedParties(sites_of(tmp_path / "home", given))
     run(of.sites, settings(epochs=2))
@@ -353,5 +353,5 @@ def test_a_service_has_no_prediction_for_blank_rows(tmp_path):
     for each in said:
         assert " ".join(each.took_part) == rows[each.id]["parties"]
         assert each.prediction == rows[each.id]["prediction"]
-    assert [each.id for each in said if each.prediction is None] == ["blank"]
+    assert [each.id for each in said if each.prediction is None] == ["blank 0"]
     assert said[-1].reason

@@ -1,4 +1,4 @@
-"""Tables and calls with mistakes that users report; each of the 19 kinds has a test class ``TestCaseNN...``.
+"""Tables and calls with mistakes that users report; each of the 31 kinds has a test class ``TestCaseNN...``.
 
 The first inputs of each kind were given by users' reports. This table lists where further inputs of the kind are:
 
@@ -21,4 +21,16 @@ The first inputs of each kind were given by users' reports. This table lists whe
 17 forked processes: test_training.test_case_17, api/test_forked
 18 paths with ~ and other signs: test_training.TestCase18, api/test_home_folder
 19 unclear sentences: test_sentences.TestCase19, config/test_config
+20 ids of two types: test_ids.TestCase20
+21 masked arrays: test_containers.TestCase21
+22 times in training, dates at prediction: test_cells.TestCase22, tables/test_dates
+23 rounded ids and numbers: test_ids.TestCase23, test_cells.TestCase23, serving/test_http_app
+24 -1 among other labels: test_labels.TestCase24, tables/test_label_cells
+25 ids that are written otherwise in a third: test_ids.TestCase25, alignment/test_overlap
+26 booleans among numbers: test_cells.TestCase26, test_labels.TestCase27 (labels)
+27 a feature that determines the label: test_labels.TestCase27
+28 workbooks with formulas without values: test_workbooks.TestCase28
+29 numbers in another notation: test_cells.TestCase29, tables/test_table
+30 inputs of other libraries: test_containers.TestCase30
+31 row numbers as ids: test_ids.TestCase31
 """

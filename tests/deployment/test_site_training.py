@@ -122,7 +122,7 @@ def test_the_state_of_an_alignment_is_deleted_unless_it_is_incremental(tmp_path,
         done, total = json.loads((site.folder / "record.json").read_text())["aligning"]
         assert done == total > 0
     with sites["shop"].table.open("a") as file:
-        file.write("new person,1.0,2.0\n")
+        file.write("new person 0,1.0,2.0\n")
     points = []
 
     def count_points(channel):

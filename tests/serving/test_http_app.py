@@ -220,6 +220,12 @@ def test_state_paths(app):
         (b"{}", 422, "ids: expected a value; got {}"),
         (b'{"ids": []}', 422, "ids: expected at least 1 of them"),
         (b'{"ids": "a"}', 422, "ids: expected a list, such as ['a']; got 'a'"),
+        (b'{"ids": [9007199254740993.0]}', 422, "ids.0: numbers with a point or an exponent are rounded above 2^53"),
+        (b'{"ids": ["a", 9.007199254740993e15]}', 422, "ids.1: numbers with a point or an exponent are rounded"),
+        (b'{"ids": [-1e300]}', 422, "ids.0: numbers with a point or an exponent are rounded above 2^53"),
+        (b'{"ids": [{"a": 1, "b": 1e16}]}', 422, "ids.0: numbers with a point or an exponent are rounded above 2^53"),
+        (b'{"ids": ["9007199254740992.0"]}', 400, "ids.0: '9007199254740992.0' was rounded to a float"),
+        (b'{"ids": ["a", "1e+16"]}', 400, "ids.1: '1e+16' was rounded to a float"),
         (b'{"ids": [true]}', 422, "ids.0: expected text, a number, or an object with these by id column; got True"),
         (b'{"ids": ["a", null]}', 422, "ids.1: expected text, a number, or an object with these by id"),
         (b'{"ids": ["a", {"town": "b"}]}', 400, "ids.1: expected the id column 'customer', got the columns 'town'"),
@@ -591,7 +597,7 @@ def two_tables(*ids):
     """Return tables of two parties with the id columns ``ids``; the shop lacks the last ten rows."""
     own = pl.DataFrame({"x": range(40), "y": ["no", "yes"] * 20})
     shop = pl.DataFrame(ids).with_columns(z=pl.row_index() * 1.5)
-    return {"bank": pl.DataFrame(ids).hstack(own), "shop": shop[:30]}
+    return {"bank": pl.DataFrame(ids).hstack(own), "shop": shop[:30].reverse()}
 
 
 @pytest.fixture(scope="module")

@@ -157,7 +157,7 @@ class TestMissing:
     @pytest.mark.parametrize(
         "labels",
         [
-            ["-1", "0", "1"] * 40,  # a third of the rows each
+            ["-1", "-2", "0", "1"] * 30,  # a quarter of the rows each
             ["1", "2", "3", "4", "5"] * 40 + ["6"],
             [str(n) for n in range(10)] * 20,
             ["mild", "severe", "unclear"] * 40,

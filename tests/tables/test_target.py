@@ -37,7 +37,7 @@ class TestInfer:
             (("TRUE", "false"), ("false", "true"), "text"),
             ((10, 1, 0, None), ("0", "1", "10"), "integer"),
             ((1.0, 0.0, None, float("nan")), ("0", "1"), "number"),
-            (("10", "9", "-1", "?"), ("-1", "9", "10"), "text"),
+            (("10", "9", "-1", "-2", "?"), ("-2", "-1", "9", "10"), "text"),
             (("2", "10", "b"), ("10", "2", "b"), "text"),
             (tuple("abcdefghijklmnopqrstuvwxyz"), tuple("abcdefghijklmnopqrstuvwxyz"), "text"),
             (range(20), tuple(map(str, range(20))), "integer"),

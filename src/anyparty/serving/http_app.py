@@ -42,7 +42,7 @@ def _id(value: Any) -> Any:
         raise PydanticCustomError("id", "expected text, a number, or an object with these by id column")
     if any(type(part) is float and abs(part) >= LARGEST_EXACT for part in parts):
         raise PydanticCustomError(
-            "id", "a number with a point or an exponent is rounded above 2^53: send the id as text"
+            "id", "numbers with a point or an exponent are rounded above 2^53: send the id as text"
         )
     return value
 

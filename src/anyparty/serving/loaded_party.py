@@ -168,10 +168,6 @@ class RowIndex:
                 raise PredictionError(self._other_columns(place, each))
             for part, name in zip(parts, names, strict=True):
                 part.append(str(values[name]))
-        for name, part in zip(names, parts, strict=True):
-            if (bad := rounded(pl.Series(part, dtype=pl.String))).any():
-                raise PredictionError(f"ids.{bad.arg_max()}: {part[bad.arg_max() or 0]!r} in column {name!r} was "
-                                      "rounded to a float: send the id as text, without a point")  # fmt: skip
         compared = [_as_in_tables(part, self.normalize) for part in parts]
         joined = pl.select(pl.concat_str(compared, separator=JOINT)).to_series() if len(names) > 1 else compared[0]
         return [self.places.get(text) if text else None for text in joined]
@@ -239,6 +235,10 @@ def _as_in_tables(texts: Sequence[str], normalize: Sequence[str]) -> pl.Series:
     """
     valid = [text.encode(errors="ignore").decode() for text in texts]
     series = pl.Series("", [new if new == old else None for new, old in zip(valid, texts, strict=True)], pl.String)
+    if (floats := rounded(series)).any():
+        place = floats.arg_max() or 0
+        raise PredictionError(f"ids.{place}: {texts[place]!r} was rounded to a float: send the id as text, without a "
+                              "point or an exponent")  # fmt: skip
     series = cells.as_text(series)
     return normalized(series.set(series.str.contains(INVISIBLE), None), normalize)
 

@@ -127,22 +127,38 @@ def as_level(series: pl.Series) -> pl.Series:
     return text.str.replace("^(?i:true)$", "true").str.replace("^(?i:false)$", "false")
 
 
-def as_numbers(series: pl.Series) -> tuple[pl.Series, pl.Series]:
+def as_numbers(series: pl.Series, *, truths: bool | None = None) -> tuple[pl.Series, pl.Series]:
     """Convert the cells to Float64, and missing cells to null.
 
-    The second result is the mask of cells that are neither numbers nor missing.
+    The second result is the mask of cells that are neither numbers nor missing. The texts true and false are the
+    numbers 1 and 0 if ``truths`` is true, or if it is ``None`` and all other numbers are 0 and 1.
 
     >>> numbers, bad = as_numbers(pl.Series([" 1.5", "?", "TRUE", "old"]))
     >>> numbers.to_list(), bad.to_list()
-    ([1.5, None, 1.0, None], [False, False, False, True])
+    ([1.5, None, None, None], [False, False, True, True])
+    >>> as_numbers(pl.Series(["0", "TRUE"]))[0].to_list()
+    [0.0, 1.0]
     """
     numbers = _cast(series)
     bad = series.is_not_null() & numbers.is_null()
     if bad.any() and series.dtype == pl.String:
-        series = as_text(series).str.replace("^(?i:true)$", "1").str.replace("^(?i:false)$", "0")
+        series = as_text(series)
         numbers = _cast(series)
+        if are_truths(numbers) if truths is None else truths:
+            series = series.str.replace("^(?i:true)$", "1").str.replace("^(?i:false)$", "0")
+            numbers = _cast(series)
         bad = series.is_not_null() & numbers.is_null()
     return numbers, bad
+
+
+def are_truths(series: pl.Series) -> bool:
+    """Return whether all known cells are 0, 1 or truth values."""
+    return series.dtype in {pl.Boolean, pl.Null} or bool(((series == 0) | (series == 1)).all())
+
+
+def is_truth_word(text: pl.Series) -> pl.Series:
+    """Return the mask of the cells true and false, in any case."""
+    return text.str.contains("^(?i:true|false)$").fill_null(value=False)
 
 
 def is_text(series: pl.Series) -> bool:
@@ -268,6 +284,29 @@ def several(levels: pl.Series) -> str:
     found = [group for group in groups.values() if len({level.strip(" ") for level, _ in group}) > 1]
     more = f"; and {len(found) - SHOWN} more groups" if len(found) > SHOWN else ""
     return "; ".join(map(counted, found[:SHOWN])) + more
+
+
+VOCABULARIES = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"on", "off"})
+YES, NO = {"true", "t", "yes", "y", "1", "on"}, {"false", "f", "no", "n", "0", "off"}
+
+
+def mixed_truths(levels: pl.Series) -> str:
+    """Return a text that lists levels which say yes or no in several ways, with their numbers of cells.
+
+    The result is "" if there are no such levels, or if more than one other level occurs.
+
+    >>> mixed_truths(pl.Series(["yes", "no", "1", "1"]))
+    "'1' (2), 'no' (1), 'yes' (1)"
+    """
+    counts = value_counts(levels.drop_nulls().unique())
+    if not 3 <= len(counts) <= sum(map(len, VOCABULARIES)) + 1:
+        return ""
+    folded = {fold(level) for level, _ in counts}
+    several = [sum(bool(words & meaning & folded) for words in VOCABULARIES) > 1 for meaning in (YES, NO)]
+    mixed = any(several) or len([words for words in VOCABULARIES if words & folded]) > 1
+    others = folded - YES - NO
+    few = not others or (len(others) == 1 and not max(others).isdecimal())
+    return counted(value_counts(levels.drop_nulls())) if mixed and few else ""
 
 
 def counted(counts: Iterable[tuple[str, int]]) -> str:

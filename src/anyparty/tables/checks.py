@@ -31,6 +31,7 @@ VERY_FAR = 50  # a warning is issued for a single number at this distance, in st
 # share of its empty cells has grown by more than MORE.
 FEW_ROWS, SOME_ROWS, HARDLY, MORE = 5, 10, 0.05, 0.5
 LISTED = 12  # the largest number of texts that the advice on a column of categories lists
+SAMPLE = 1000  # the number of rows in which different numbers are counted
 MANY = 3  # the largest number of column names in a sentence
 
 
@@ -264,6 +265,31 @@ def empty_now(columns: pl.DataFrame, shares: Mapping[str, float]) -> Iterator[st
         more = f" and {len(found) - MANY} more columns" if len(found) > MANY else ""
         yield (f"more cells are empty than in training: {', '.join(found[:MANY])}{more}: the model uses the fill value "
                "or the level of missing cells")  # fmt: skip
+
+
+def varied(columns: pl.DataFrame) -> tuple[str, ...]:
+    """Return the names of numeric columns [n, d] in which at least half of the numbers differ from each other."""
+    sample = columns.head(SAMPLE)
+    least = max(SOME_ROWS, len(sample)) / 2
+    return tuple(each.name for each in sample.iter_columns() if each.drop_nulls().n_unique() >= least)
+
+
+def collapsed(columns: pl.DataFrame) -> Iterator[str]:
+    """Yield a warning about columns with few different numbers now, most of whose numbers differed in training.
+
+    Rounding has this effect, for example in a file with numbers of single precision.
+
+    Args:
+        columns: [n, d] the columns that ``varied`` returned for the training rows.
+    """
+    found = []
+    for column in columns.head(SAMPLE).iter_columns():
+        known = column.drop_nulls()
+        if len(known) > 2 * SOME_ROWS and 10 * known.n_unique() <= len(known):
+            found.append(f"column {column.name!r} has {known.n_unique():,} different numbers in {len(known):,} cells")
+    if found:
+        more = f"; and {len(found) - MANY} more columns" if len(found) > MANY else ""
+        yield f"{'; '.join(found[:MANY])}{more}, and in training most numbers differed: were they rounded?"
 
 
 def far_from_training(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, NoReturn, TypeAlias, get_args
 
 import numpy as np
@@ -14,6 +14,7 @@ from anyparty.tables import cells, date_formats
 from anyparty.tables.reading_rules import (
     AS_WRITTEN,
     NOT_A_NUMBER,
+    SHARES,
     MarkedNumbers,
     NumberFormat,
     ReadingRules,
@@ -38,6 +39,7 @@ UNIT = (  # only known units, because other letters occur in codes such as 7A
     r"(year|yr|month|week|day|hour|hr|minute|min|second|sec)s?)"
 )
 SUFFIX = r"[\p{L}%‰°²³]+(?:[/·*^\s]+[\p{L}\d%²³.]+)*"  # any other unit, such as mL/min/1.73 m²
+POWER_OF_TEN = r"[x\u00d7\u00b7*]\s*10\s*(\^|\*\*)?\s*[+\u2212-]?[\d\u207b\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+"
 MONTH = rf"(?i:{'|'.join(date_formats.MONTHS)})[A-Za-z]*"
 # The notations of quantities in text: name, pattern, and advice for the user.
 NOTATIONS = {
@@ -53,13 +55,40 @@ NOTATIONS = {
         rf"^\(?({NUMBER}\s*({UNIT}|{MONEY})|[+\u2212-]?{MONEY}\s*{NUMBER})\)?$",
         "write the numbers alone, all in the same unit",
     ),
+    "hours and minutes": (
+        r"^\d{1,3}\s?h\s?([0-5]?\d\s?(m|min)?)?(\s?[0-5]?\d\s?s)?$|^\d{1,3}\s?m(in)?\s?[0-5]?\d\s?s(ec)?$",
+        "write a number instead, such as minutes",
+    ),
+    "hexadecimal, octal or binary numbers": (
+        r"^[+-]?0([xX][0-9A-Fa-f]+|[oO][0-7]+|[bB][01]+)$",
+        "write decimal numbers",
+    ),
+    "numbers with underscores": (r"^[+-]?\d{1,3}(_\d{3})+(\.\d+)?$", "write them without underscores"),
+    "numbers with an error": (
+        rf"^\(?{NUMBER}\s*(±|\+/-|\+-)\s*{NUMBER}\)?\s*({UNIT})?$|^[+-]?\d+[.,]\d+\(\d+\)$",
+        "write the number and its error in two columns",
+    ),
+    "fractions": (
+        r"^[+-]?(\d+\s+)?\d+\s*[/\u2044]\s*\d+$|^[+-]?\d*\s?[\u00bc-\u00be\u2150-\u215e]$",
+        "write a decimal number instead, or two columns of numbers",
+    ),
+    "numbers with an exponent in another notation": (
+        rf"^[+-]?(\d+,\d+\s?[eEdD][+-]?\d+|\d+\.\d+[dD][+-]?\d+|{NUMBER}\s*{POWER_OF_TEN})$",
+        "write them as 1.5e3",
+    ),
+    "angles": (
+        r"^[+-]?\d+([.,]\d+)?\s*[°º]\s*(\d+([.,]\d+)?\s*['′’]\s*)?(\d+([.,]\d+)?\s*(\"|″|”|''))?\s*[NSEW]?$",
+        "write decimal degrees",
+    ),
+    "ordinal numbers": (r"^\d+(?i:st|nd|rd|th)$", "write the numbers alone"),
+    "approximate numbers": (rf"^(?i:c\.|ca\.?|circa|about|approx\.?)\s*{NUMBER}$", "write the numbers alone"),
     "numbers with another sign than - for minus": (rf"^[\u2212\u2013]\s?{NUMBER}$", "write a hyphen for minus"),
     "numbers in brackets": (
         rf"^\(\s*{NUMBER}\s*\)$",
         "write them without brackets, and with a minus sign if they are negative",
     ),
     "durations": (  # as pandas writes them
-        r"^-?\d+ days? [+-]?\d\d:\d\d:\d\d(\.\d+)?$",
+        r"^-?\d+ days? [+-]?\d\d:\d\d:\d\d(\.\d+)?$|^-?P(\d+(\.\d+)?[YMWD])*(T(\d+(\.\d+)?[HMS])+)?$",
         "write a number instead, such as days",
     ),
     "times": (
@@ -140,13 +169,57 @@ def feature(
     if cells.is_date_or_datetime(column) and kind == "numeric":
         raise TableError(f"{where} is of type {column.dtype}, and numbers are expected there: convert it first, or "
                          f"write {cells.party_setting(where, 'types', column.name, 'date')}")  # fmt: skip
+    if trained and kind == "numeric":
+        _check_as_trained(column, where, rules)
     if kind == "text":
         return FeatureColumn(cells.as_text(column))
     if kind == "categorical" or (kind is None and cells.is_category(column)):
         return as_categories(column, where, rules, trained=trained)
-    if cells.is_number(column):
-        return FeatureColumn(_numeric(column, where))
-    return _of_text(column, kind, where, rules, trained=trained)
+    read = (
+        FeatureColumn(_numeric(column, where)) if cells.is_number(column)
+        else _of_text(column, kind, where, rules, trained=trained)
+    )  # fmt: skip
+    notes = (read.note, _merged_note(column, read.cells, where), _no_truths_note(read.cells, where, rules) * trained)
+    return replace(read, note="\n".join(filter(None, notes)))
+
+
+def _check_as_trained(column: pl.Series, where: str, rules: ReadingRules) -> None:
+    """Reject cells that mean something else than the numbers that a model was trained on.
+
+    Raises:
+        TableError: the cells are truth values, and training had other numbers than 0 and 1; or the cells are numbers
+            without a percent sign, and training had percent signs.
+    """
+    if column.dtype == pl.Boolean and rules.truths is not None and column.name not in rules.truths:
+        raise TableError(f"{where} has truth values, and training had other numbers than 0 and 1: write numbers as in "
+                         "training, or leave the cells empty (an empty cell is imputed)")  # fmt: skip
+    known = rules.formats.get(column.name)
+    if known and known.unit in SHARES and column.dtype.is_numeric() and (column.fill_null(0) != 0).any():
+        raise TableError(f"{where} has numbers without a sign, such as {column.filter(column != 0)[0]}, and training "
+                         f"had numbers with {known.unit}: write them with {known.unit}, as text")  # fmt: skip
+
+
+def _no_truths_note(numbers: pl.Series, where: str, rules: ReadingRules) -> str:
+    """Return a note on other numbers than 0 and 1 in a column that had only these in training."""
+    if numbers.name not in (rules.truths or ()) or cells.are_truths(numbers):
+        return ""
+    other = numbers.filter((numbers != 0) & (numbers != 1))
+    return (f"{where} has {len(other):,} numbers other than 0 and 1, such as {other[0]:g}, and training had none: "
+            "correct them, or leave them empty")  # fmt: skip
+
+
+def _merged_note(column: pl.Series, read: pl.Series, where: str) -> str:
+    """Return a note on different numbers of 2^53 or more that become one number, because models compute in floats."""
+    ends = (read.min(), read.max()) if read.dtype.is_numeric() else ()
+    if not any(end is not None and abs(end) >= 2**53 for end in ends):  # type: ignore[arg-type, operator]
+        return ""
+    large = (read.cast(pl.Float64).abs() >= 2**53).fill_null(value=False)
+    before, after = cells.as_text(column.filter(large)).n_unique(), read.filter(large).cast(pl.Float64).n_unique()
+    if after >= before:
+        return ""
+    return (f"{where} has {before:,} different numbers of 2^53 or more, which become {after:,} floating-point numbers: "
+            f"leave the column out if they are identifiers: {cells.drop_setting(where, column.name)}, or subtract a "
+            "constant")  # fmt: skip
 
 
 def as_categories(column: pl.Series, where: str, rules: ReadingRules, *, trained: bool) -> FeatureColumn:
@@ -172,6 +245,9 @@ def as_categories(column: pl.Series, where: str, rules: ReadingRules, *, trained
     if rules.merge_spellings:
         return FeatureColumn(cells.merged(levels), note, literals=literals)
     several = "" if trained else cells.several(column if cells.is_text(column) else levels)
+    if not trained and (mixed := cells.mixed_truths(levels)):
+        more = f"{where} has levels that say yes or no in several ways: {mixed}; if so, write them in one way"
+        note = f"{note}\n{more}".strip()
     if several:
         more = f"{where} has levels that differ only in their spelling: {several}; merge_spellings = true merges them"
         note = f"{note}\n{more}".strip()
@@ -183,7 +259,8 @@ def _of_text(
 ) -> FeatureColumn:  # fmt: skip
     """Return a text column as numbers, if possible, or else as dates or categories."""
     column = column.cast(pl.String)
-    numbers, bad = cells.as_numbers(column)
+    known_truths = None if rules.truths is None or not trained else column.name in rules.truths
+    numbers, bad = cells.as_numbers(column, truths=known_truths)
     known_format = rules.formats.get(column.name)
     if not bad.any() and known_format is None and rules.decimal != ",":
         return FeatureColumn(_finite(numbers, where))
@@ -285,6 +362,11 @@ def _not_numbers(
         TableError: the column seems to hold numbers with a few other cells, or quantities that are not plain numbers.
     """
     bad = read.bad
+    words = cells.is_truth_word(text)
+    if words.any() and not (bad & ~words).any() and read.numbers.count():
+        raise TableError(f"{where} has numbers, and {int(words.sum()):,} truth values: {cells.cited(column, words)}. "
+                         f"These are numbers only beside 0 and 1{or_category(column.name, text.filter(words), where)}"
+                         )  # fmt: skip
     known = len(text) - text.null_count()
     values = text.drop_nulls().n_unique()
     limited, right = bad & limits, known - int(bad.sum())
@@ -375,6 +457,7 @@ def as_dates(
     datetimes = datetimes if format_.times else datetimes.cast(pl.Date)
     quiet = trained or ((declared or name in rules.dates) and not format_.zoned)
     note = "" if quiet else _date_note(column, datetimes, format_, where)
+    note = "\n".join(filter(None, (note, _times_note(column, read.values, format_, where, trained=trained))))
     if "%y" in order and datetimes.count() and not trained:
         row = datetimes.arg_max() or 0
         example = f"{text[row]!r} as {datetimes[row]:%Y-%m-%d}"
@@ -445,6 +528,26 @@ def _check_zones(
         here, then = ("with", "without") if zoned.any() else ("without", "with")
         raise TableError(f"{where} has times {here} a time zone, and training had times {then} one: "
                          f"{cells.cited(column, present, 1)}; write them as in training")  # fmt: skip
+
+
+def _times_note(
+    column: pl.Series, datetimes: pl.Series, format_: date_formats.DateFormat, where: str, *, trained: bool
+) -> str:  # fmt: skip
+    """Return a sentence on cells without a time of day in a column of times, or with one in a column of dates."""
+    midnight = (datetimes.dt.time() == date_formats.MIDNIGHT).fill_null(value=False)
+    if trained and not format_.times and (count := datetimes.count() - int(midnight.sum())):
+        return f"{where} has a time of day in {count:,} cells, and training had dates only: the times are not used"
+    if not format_.times or not datetimes.count():
+        return ""
+    lacking = midnight
+    if midnight.sum() < datetimes.count():  # midnight may be a time, if it is written
+        in_text = cells.is_text(column) and format_.order in date_formats.ORDERS
+        lacking &= ~column.cast(pl.String).str.contains(r"\d:\d\d").fill_null(value=True) & in_text
+    if not lacking.any():
+        return ""
+    then = ", and training had times" * trained
+    return (f"{where} has no time of day in {int(lacking.sum()):,} of {datetimes.count():,} cells{then}, such as "
+            f"{cells.cited(column, lacking, 1)}: the hour is read as 0")  # fmt: skip
 
 
 def _date_note(column: pl.Series, datetimes: pl.Series, written: date_formats.DateFormat, where: str) -> str:

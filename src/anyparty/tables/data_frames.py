@@ -116,9 +116,10 @@ def array_of(source: Any, where: str) -> NDArray[Any]:
     if isinstance(source, np.ma.MaskedArray):
         if not np.ma.is_masked(source):
             return source.data
-        if source.dtype.kind not in "biuf":
-            return source.astype(object).filled(None)  # type: ignore[no-untyped-call]
-        return source.astype(np.result_type(source.dtype, np.float32)).filled(np.nan)  # type: ignore[no-untyped-call]
+        numeric = source.dtype.kind in "biuf"
+        filled: NDArray[Any] = source.data.astype(np.result_type(source.dtype, np.float32) if numeric else object)
+        filled[np.ma.getmaskarray(source)] = np.nan if numeric else None
+        return filled
     try:
         if not hasattr(source, "detach"):
             return np.asarray(source)

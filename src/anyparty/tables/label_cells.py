@@ -17,7 +17,7 @@ import polars as pl
 
 from anyparty.errors import TableError, remark, some
 from anyparty.tables import cells
-from anyparty.tables.cells import counted, fold, listed, tidy
+from anyparty.tables.cells import NO, VOCABULARIES, YES, counted, fold, listed, tidy
 from anyparty.tables.cells import key as toml_key
 from anyparty.tables.column_types import FEW_LEVELS, marks_note, stop_at_limits
 from anyparty.tables.reading_rules import NumberFormat, ReadingRules, with_format, without_limits, without_marks
@@ -25,7 +25,6 @@ from anyparty.tables.reading_rules import NumberFormat, ReadingRules, with_forma
 MARKS = frozenset((*cells.MISSING, "-", "\u2013", "\u2014", ".", "*", "\\N"))  # texts for a missing label
 WHOLE = re.compile(r"[+-]?(0|[1-9]\d*)(\.0*)?([eE][+-]?\d{1,2})?|[+-]?[1-9]\.\d+[eE]\+?\d{1,2}")
 SPELLED = 1000  # spellings are merged only in columns with at most this many distinct texts
-VOCABULARIES = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"on", "off"})
 LETTERS = {"t", "f", "y", "n", "j"}  # letters that mean yes or no
 WORDS = """
     (none) none na n.a. n.a n/k n.k. unknown unk unk. (unknown) missing (missing) (blank) blank undefined nil void
@@ -234,7 +233,7 @@ def check_classes(label: pl.Series, where: str) -> None:
     counts = dict(cells.value_counts(names.drop_nulls()))
     if len(counts) > SPELLED:
         return
-    problem, odd = _alike(counts) or _mixture(counts)
+    problem, odd = _alike(counts) or _truths_among_numbers(counts) or _mixture(counts)
     if problem:
         raise TableError(f"{where}: {problem} ({cells.cited(names, names == odd)})")
     for name, rare in _suspicious(counts):
@@ -294,26 +293,36 @@ def _foreign_letter(*names: str) -> str:
     return ""
 
 
+def _truths_among_numbers(counts: Mapping[str, int]) -> tuple[str, str] | None:
+    """Return a sentence on true or false beside numbers other than 0 and 1, and such a label, or ``None``."""
+    words = [name for name in counts if name in {"true", "false"}]
+    numbers = [name for name in counts if _number(name) is not None]
+    if not words or len(words) + len(numbers) < len(counts) or {*numbers} <= {"0", "1"}:
+        return None
+    sentence = (
+        f"the labels {counted(sorted(counts.items()))} mix truth values and numbers: correct them, or write "
+        f"federation.classes = {listed(sorted(counts))} if each is a class"
+    )
+    return sentence, words[0]
+
+
 def _mixture(counts: Mapping[str, int]) -> tuple[str, str]:
     """Return an error text for labels with several words for yes and no, and the rarest label.
 
     For other labels, both results are "".
     """
-    if len(counts) < 3 and not any(len(set(counts) & pair) > 1 for pair in (_YES, _NO)):
+    if len(counts) < 3 and not any(len(set(counts) & pair) > 1 for pair in (YES, NO)):
         return "", ""
     folded = {fold(name) for name in counts}
     used = [words for words in VOCABULARIES if words & folded]
     if len(used) < 2 or not folded <= set().union(*VOCABULARIES):
         return "", ""
-    yes, no = ([name for name in sorted(counts) if fold(name) in words] for words in (_YES, _NO))
+    yes, no = ([name for name in sorted(counts) if fold(name) in words] for words in (YES, NO))
     sentence = (
         f"the labels {counted(sorted(counts.items()))} mix several ways to write yes and no: write "
         f"federation.classes = {{yes = {listed(yes)}, no = {listed(no)}}} if this is what they mean"
     )
     return sentence, min(sorted(counts), key=lambda name: counts[name])
-
-
-_YES, _NO = {"true", "t", "yes", "y", "1", "on"}, {"false", "f", "no", "n", "0", "off"}
 
 
 def _suspicious(counts: Mapping[str, int]) -> Iterator[tuple[str, bool]]:
@@ -325,7 +334,7 @@ def _suspicious(counts: Mapping[str, int]) -> Iterator[tuple[str, bool]]:
         odd = len(others) >= 2 and _is_odd_number(name, others)
         if rare and (odd or _is_odd_word(name, others)):
             yield name, True
-        elif may_be_missing(name) or (odd and re.fullmatch(r"-?(9+|8+|7+)", name)):
+        elif may_be_missing(name) or (odd and re.fullmatch(r"-\d+|9+|8+|7+", name)):
             yield name, False
 
 

@@ -289,6 +289,7 @@ class Prepare(BaseModel):
         dates: the columns of dates.
         words: the columns of free text.
         missing: by column, the share of the party's training rows in which the cell is empty.
+        varied: the numeric columns in which at least half of the numbers differ from each other in training.
     """
 
     model_config = STRICT
@@ -300,6 +301,13 @@ class Prepare(BaseModel):
     dates: tuple[DateColumn, ...] = ()
     words: Words = Words()
     missing: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
+    varied: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_varied(self) -> Prepare:
+        if not set(self.varied) <= set(self._numbers):
+            raise ValueError("varied must name numeric columns")
+        return self
 
     @classmethod
     def fit(
@@ -345,6 +353,7 @@ class Prepare(BaseModel):
             dates=of_dates,
             words=Words(columns=tuple(texts.columns)),
             missing=_missing(table.columns[rows].drop(empty)) if table.columns.width else {},
+            varied=checks.varied(numeric[rows]) if numeric.width else (),
         )
 
     @cached_property
@@ -404,7 +413,9 @@ class Prepare(BaseModel):
         step = max(1, CHUNK // max(1, self.width))
         for start in range(0, len(table), step):
             self._fill(x[start : start + step], frame[start : start + step], table, start)
-        for sentence in (*self._differences(frame, few=new), *(self._empty(table) if new and emptier else ())):
+        collapsed = checks.collapsed(table.columns.select(by_name(self.varied))) if new else ()
+        empty = self._empty(table) if new and emptier else ()
+        for sentence in (*self._differences(frame, few=new), *empty, *collapsed):
             remark(f"{_where(table)}: {sentence}")
         numbers = frame.select(by_name(self.numeric.columns))
         if not sum(numbers.null_count().row(0)):

@@ -44,6 +44,7 @@ from anyparty.tables import data_frames
 from anyparty.tables.cells import INVISIBLE
 from anyparty.tables.csv_file import CsvFile
 from anyparty.tables.file_content import DETECT, STANDARD_INPUT, content_of
+from anyparty.tables.workbook_cells import LostCells, lost_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,11 +118,11 @@ def read_header(
 
 def read_workbook(
     content: FileContent, settings: FileSettings, party: str
-) -> tuple[pl.DataFrame, str, tuple[str, ...]]:
+) -> tuple[pl.DataFrame, str, tuple[str, ...], tuple[LostCells, ...]]:
     """Read a sheet with the cells' own types; a column of several types is text.
 
     Returns:
-        The cells, the sheet's name, and remarks on columns that were left out.
+        The cells, the sheet's name, remarks on columns that were left out, and the cells whose values are lost.
 
     Raises:
         TableError: it is not clear which sheet to read, the sheet does not exist, a column name repeats, or an unnamed
@@ -129,11 +130,13 @@ def read_workbook(
     """
     book, sheet, header = read_header(content, settings, party)
     frame = book.load_sheet(sheet, header_row=None, skip_rows=1, schema_sample_rows=None).to_polars()
+    lost = lost_cells(content.whole(), sheet, header)
+    empty = [name for name in header[frame.width :] if name]  # columns without a stored value at the right
     header = header[: frame.width]
     frame.columns = [name or f"{UNNAMED}{place}" for place, name in enumerate(header)]
-    frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
+    frame = frame.filter(~pl.all_horizontal(pl.all().is_null())).with_columns(pl.lit(None).alias(n) for n in empty)
     cells, notes = without_unnamed(frame, f"party {party!r}: {file_named(content.path)}")
-    return cells, sheet, notes
+    return cells, sheet, notes, lost
 
 
 def _sheet(book: fastexcel.ExcelReader, wanted: str | int | None, where: str, party: str) -> str:
@@ -179,6 +182,7 @@ class RawTable:
         decimal: the decimal mark of numbers in text.
         notes: sentences on what was guessed or repaired.
         format: the format of a file, such as "CSV"; "" for a data frame.
+        lost: the cells of a workbook whose values are lost.
     """
 
     name: str
@@ -188,6 +192,7 @@ class RawTable:
     notes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     format: str = ""
+    lost: tuple[LostCells, ...] = ()
 
     def without_effect(self, settings: FileSettings, where: str) -> tuple[str, ...]:
         """Return a sentence on each setting that has no effect on this kind of table; ``where`` begins it."""
@@ -375,7 +380,8 @@ def _from_files(
     decimal = "," if {part.decimal for part in parts} == {","} else "."
     read_as = f"{len(files)} parts: {'; '.join(dict.fromkeys(part.read_as for part in parts))}"
     notes = dict.fromkeys(note for part in parts for note in part.notes)
-    return RawTable(named(path), whole, read_as, decimal, tuple(notes), first.columns, first.format)
+    lost = tuple(each for part in parts for each in part.lost)
+    return RawTable(named(path), whole, read_as, decimal, tuple(notes), first.columns, first.format, lost)
 
 
 def _from_file(
@@ -391,8 +397,9 @@ def _from_file(
         if content.format == "CSV":
             return _from_csv(content, packed, notes, party, settings, drop, only)
         if content.format == "Excel":
-            cells, sheet, more = read_workbook(content, settings, party)
-            return RawTable(named(path), cells, f"{packed}, sheet {sheet!r}", notes=notes + more, format=content.format)
+            cells, sheet, more, lost = read_workbook(content, settings, party)
+            read_as = f"{packed}, sheet {sheet!r}"
+            return RawTable(named(path), cells, read_as, notes=notes + more, format=content.format, lost=lost)
         if content.format == "Parquet":
             rows = pl.scan_parquet(content.source, glob=False)
             columns = rows.collect_schema().names()

@@ -191,6 +191,7 @@ class ReadingRules(BaseModel):
         formats: for each column, the format of numbers with marks, as recognized in training.
         date_formats: for each column, how dates are written, as recognized in training.
         literals: for each column, texts such as NA that usually mark a missing cell, but were levels in training.
+        truths: the columns whose numbers were only 0 and 1, or truth values, in training; ``None`` if unknown.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -205,6 +206,7 @@ class ReadingRules(BaseModel):
     formats: dict[str, NumberFormat] = {}
     date_formats: dict[str, DateFormat] = {}
     literals: dict[str, tuple[str, ...]] = {}
+    truths: tuple[str, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, for JSON."""

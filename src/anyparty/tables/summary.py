@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -25,6 +25,10 @@ PARTIES = 16  # the largest number of parties in a summary
 # share RARE of numbers may be far. A far number is an outlier if its distance from the median is more than APART times
 # the distance of the next nearer number.
 FAR, APART, RARE, FEWEST = 50, 3, 0.05, 20
+# In a table of at least ENOUGH labelled rows, a column determines the classes if it does so in the share NEARLY_ALL of
+# each class, of which the rarest has at least RAREST rows. It determines numbers if the absolute value of their
+# correlation is at least SAME. In fewer rows, a column may do so by chance.
+ENOUGH, NEARLY_ALL, RAREST, SAME, SAMPLE = 100, 0.98, 5, 0.9999, 1000
 LARGE = 10**8  # whole numbers of at least this size may be identifiers, or times in seconds
 NINES = [sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1)]  # 99, -99, 999 and so on
 
@@ -81,7 +85,71 @@ def notes(table: Table, kind: AskedKind = "auto") -> tuple[str, ...]:
         found.append((f"label column {table.label.name!r}", remark))
     if table.label is not None and (remark := _codes_remark(table.label, kind)):
         found.append((f"label column {table.label.name!r}", remark))
-    return (*table.notes, *(f"{where}: {name} has {remark}" for name, remark in found))
+    copies = () if table.label is None else _label_copies(table.columns, table.label, kind, where)
+    return (*table.notes, *(f"{where}: {name} has {remark}" for name, remark in found), *copies)
+
+
+def _label_copies(columns: pl.DataFrame, label: pl.Series, kind: AskedKind, where: str) -> Iterator[str]:
+    """Yield a sentence on each feature column that determines the label, or has its name in another spelling."""
+    known = label.is_not_null()
+    numbers = None if _are_classes(label, kind) else cells.as_numbers(label.filter(known))[0]
+    y = names_of(label.filter(known)) if numbers is None else numbers
+    few = numbers is None and 2 <= y.n_unique() <= MANY_CLASSES
+    rarest = min(y.value_counts()["count"].to_list()) if few else 0
+    for column in columns.iter_columns():
+        x = column.filter(known)
+        agreeing = 0
+        if numbers is not None and len(y) >= ENOUGH:
+            agreeing = _correlated(x, numbers)
+        elif rarest >= RAREST and len(y) >= ENOUGH:
+            agreeing = _determining(x, y)
+        if agreeing:
+            rows = f"all {len(y):,}" if agreeing == len(y) else f"{agreeing:,} of {len(y):,}"
+            yield (f"{where}: column {column.name!r} agrees with the label in {rows} labelled rows: leave it out if it "
+                   f"is not known at prediction: {cells.drop_setting(where, column.name)}")  # fmt: skip
+        elif cells.fold(column.name) == cells.fold(label.name):
+            yield (f"{where}: column {column.name!r} has the name of the label column {label.name!r} in another "
+                   f"spelling: leave it out if it is a copy: {cells.drop_setting(where, column.name)}")  # fmt: skip
+
+
+def _determining(x: pl.Series, y: pl.Series) -> int:
+    """Return in how many rows [n] a column ``x`` determines the class ``y``; 0 if it does not do so in nearly all.
+
+    A column determines the class if each level, or whether the cell is empty, stands for one class; or if the numbers
+    of each class are apart from those of the other classes.
+    """
+    sizes = dict(y.value_counts().iter_rows())
+    levels = cells.as_text(x) if x.head(SAMPLE).n_unique() <= FEW_LEVELS else x.is_null()
+    pairs = pl.DataFrame({"x": levels, "y": y}).group_by("x", "y").len().sort("len", "y", descending=True)
+    if pairs["x"].n_unique() <= FEW_LEVELS:
+        best = pairs.unique("x", keep="first", maintain_order=True)
+        right = dict(best.group_by("y").agg(pl.col("len").sum()).iter_rows())
+        if all(right.get(name, 0) >= NEARLY_ALL * size for name, size in sizes.items()):
+            return sum(right.values())
+    if x.dtype == pl.String or x.null_count() > (1 - NEARLY_ALL) * len(x):
+        return 0
+    ends = pl.DataFrame({"x": x.cast(pl.Float64) if x.dtype.is_numeric() else x.cast(pl.Int64), "y": y})
+    ranges = ends.drop_nulls().group_by("y").agg(low=pl.col("x").min(), high=pl.col("x").max()).sort("low")
+    apart = len(ranges) == len(sizes) and bool((ranges["low"] > ranges["high"].shift(1)).fill_null(value=True).all())
+    return x.count() if apart else 0
+
+
+def _correlated(x: pl.Series, y: pl.Series) -> int:
+    """Return the number of known cells of a column ``x`` [n] if it determines the numbers ``y``; else 0."""
+    if x.dtype == pl.String or x.count() < NEARLY_ALL * len(x) or x.n_unique() <= FEW_LEVELS:
+        return 0
+    both = pl.DataFrame({"x": x.cast(pl.Float64) if x.dtype.is_numeric() else x.cast(pl.Int64), "y": y}).drop_nulls()
+    ways = (pl.corr("x", "y"), pl.corr("x", "y", method="spearman"))
+    linear, ranks = (abs(float(value or 0.0)) for value in both.select(a=ways[0], b=ways[1]).row(0))
+    return len(both) if max(linear, ranks) >= SAME else 0
+
+
+def _are_classes(label: pl.Series, kind: AskedKind) -> bool:
+    """Return whether labels are probably classes."""
+    if kind != "auto" or label.dtype == pl.Boolean or cells.is_category(label):
+        return kind != "regression"
+    numbers, bad = cells.as_numbers(label)
+    return bool(bad.any() or (numbers.n_unique() <= MANY_CLASSES + 1 and (numbers == numbers.floor()).all()))
 
 
 def label_remark(label: pl.Series, kind: AskedKind = "auto") -> str:
@@ -90,11 +158,15 @@ def label_remark(label: pl.Series, kind: AskedKind = "auto") -> str:
     Such labels would dominate a squared error.
     """
     numbers, bad = cells.as_numbers(label.cast(pl.String) if cells.is_category(label) else label)
+<<<<<<< HEAD
     known = numbers.drop_nulls()
     classes = kind == "auto" and whole_numbers_as(label)[0] == "classification"
     if not len(known) or kind == "classification" or classes or bad.any() or label.dtype == pl.Boolean:
+=======
+    if _are_classes(label, kind) or bad.any() or label.dtype == pl.Boolean:
+>>>>>>> 2f8d01b4 (fix(tables): stop or remark where cells were misread in silence)
         return ""
-    return _outlier_remark(known, "label", "")
+    return _outlier_remark(numbers.drop_nulls(), "label", "")
 
 
 def _codes_remark(label: pl.Series, kind: AskedKind) -> str:

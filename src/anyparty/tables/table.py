@@ -198,6 +198,7 @@ def read_table(
             {column.name: _copy(column) if column.name in read else column for column in raw.iter_columns()}
         )
     _check_cell_sizes((column for column in raw.iter_columns() if column.name in read), where, max_cell_bytes)
+    lost = _lost(made, {*names, label, part_by}, kinds, where)
     ids, id_columns, notes = read_ids(raw, names, id_normalize, where)
     if duplicates == "error" and ids.n_unique() < len(ids):
         raise doubled(ids, names, id_normalize, where, party)
@@ -211,7 +212,7 @@ def read_table(
     if ids.n_unique() < len(ids):
         rows, kept, labels, note = combined(ids, columns, labels, duplicates, where)
         ids, id_columns, notes = ids[rows], id_columns[rows], (*notes, note)
-    notes = made.notes + notes + read_notes + checks.without_cells(kept, where, labels=label is not None)
+    notes = made.notes + lost + notes + read_notes + checks.without_cells(kept, where, labels=label is not None)
     if expect is None:
         inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None and name in columns]))
         notes += checks.inferred_kinds(inferred, columns, where) + made.without_effect(file, where)
@@ -222,6 +223,18 @@ def read_table(
     return Table(
         party, made.name, ids, kept, labels, notes + spelled, rules, made.read_as, id_columns, rows, parts, texts
     )
+
+
+def _lost(made: readers.RawTable, named: Collection[str | None], kinds: Collection[str], where: str) -> tuple[str, ...]:
+    """Return sentences on cells of a workbook whose values are lost.
+
+    Raises:
+        TableError: a column that has ids or labels, or splits the rows, has such cells.
+    """
+    for each in made.lost:
+        if each.column in named:
+            raise TableError(f"{where}: {each}")
+    return tuple(f"{where}: {each}" for each in made.lost if each.column in kinds and each.way != "rounded")
 
 
 ARRAY = "array"  # the source of a table that was made from an array
@@ -420,6 +433,11 @@ def _features(
                 "formats": {each.cells.name: each.format for each in read if each.format is not None},
                 "date_formats": {each.cells.name: each.dates for each in read if each.dates is not None},
                 "literals": {each.cells.name: each.literals for each in read if each.literals},
+                "truths": tuple(
+                    each.cells.name
+                    for each in read
+                    if cells.is_number(each.cells) and not each.left_out and cells.are_truths(each.cells)
+                ),
             }
         )
     notes = tuple(sentence for each in read for sentence in each.note.split("\n") if sentence)
