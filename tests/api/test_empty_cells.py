@@ -34,7 +34,7 @@ def config(name):
 def _impute_all_cells(patch: pytest.MonkeyPatch) -> None:
     """Let methods see the imputed numbers as if the table held them."""
     features = Prepare.features
-    patch.setattr(Prepare, "features", lambda self, table, new=True: Features(features(self, table, new=new).x))
+    patch.setattr(Prepare, "features", lambda self, table, **how: Features(features(self, table, **how).x))
 
 
 @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])

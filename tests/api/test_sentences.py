@@ -29,7 +29,7 @@ def model():
         ({"a0": "A0"}, "did you mean 'A0'?"),  # not 'a2', which the model uses already
         ({"a2": "A2"}, "did you mean 'A2'?"),
         ({"a0": "a 0"}, "did you mean 'a 0'?"),
-        ({"a0": "zzz"}, "known are: id, y, zzz"),
+        ({"a0": "zzz"}, "its other columns are: id, y, zzz"),
     ],
 )
 def test_a_missing_column_suggests_an_unused_one(model, new, said):

@@ -88,6 +88,7 @@ class TestCase21MaskedCells:
         with pytest.raises(TableError, match="has no id in rows 1, 2"):
             Federation.from_tables({"bank": bank, "shop": rows}, id="id", label="y")
 
+    @pytest.mark.filterwarnings("ignore:the model was trained on")
     def test_prediction_and_evaluation(self):
         model = Federation.from_arrays({"a": A, "b": B}, Y).train("laser", epochs=2, seed=1)
         cells = RANDOM.random((ROWS, 2)) > 0.7

@@ -215,6 +215,7 @@ class TestSettings:
         model = federation.train("local", epochs=1, validation=0)
         assert model.task.classes == ("n", "y")
 
+    @pytest.mark.filterwarnings("ignore:the model was trained on")
     def test_a_saved_model_reads_labels_as_training_did(self, tmp_path):
         tables = self.tables(written(["no"], ["yes", "1"]))
         federation = Federation.from_tables(tables, id="customer", label="default", classes=YES_NO)

@@ -276,6 +276,7 @@ class TestLabels:
         with pytest.raises(TableError, match=r"label column 'paid' has cells that are not numbers: '\$5' in row 1"):
             labels(["$5"], expect={}, **dict(table.rules))
 
+    @pytest.mark.filterwarnings("ignore:the model was trained on")
     def test_from_settings_to_predictions(self):
         bank = pl.DataFrame({"id": range(60), "paid": [f"{x}%" for x in CLEAN], "x": CLEAN})
         with warnings.catch_warnings():

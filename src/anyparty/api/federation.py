@@ -44,7 +44,7 @@ from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays
 from anyparty.tables.file_content import FileSettings
 from anyparty.tables.preprocessing import MANY_LEVELS
 from anyparty.tables.readers import check_not_forked, located
-from anyparty.tables.table import Table, from_array, of_each, read_table, row_number_notes, without_blank_notes
+from anyparty.tables.table import Table, from_array, of_each, read_table, row_number_notes
 from anyparty.tables.target import check_kind
 
 if TYPE_CHECKING:

@@ -148,8 +148,7 @@ def _are_classes(label: pl.Series, kind: AskedKind) -> bool:
     """Return whether labels are probably classes."""
     if kind != "auto" or label.dtype == pl.Boolean or cells.is_category(label):
         return kind != "regression"
-    numbers, bad = cells.as_numbers(label)
-    return bool(bad.any() or (numbers.n_unique() <= MANY_CLASSES + 1 and (numbers == numbers.floor()).all()))
+    return bool(cells.as_numbers(label)[1].any()) or whole_numbers_as(label)[0] == "classification"
 
 
 def label_remark(label: pl.Series, kind: AskedKind = "auto") -> str:
@@ -158,15 +157,10 @@ def label_remark(label: pl.Series, kind: AskedKind = "auto") -> str:
     Such labels would dominate a squared error.
     """
     numbers, bad = cells.as_numbers(label.cast(pl.String) if cells.is_category(label) else label)
-<<<<<<< HEAD
     known = numbers.drop_nulls()
-    classes = kind == "auto" and whole_numbers_as(label)[0] == "classification"
-    if not len(known) or kind == "classification" or classes or bad.any() or label.dtype == pl.Boolean:
-=======
-    if _are_classes(label, kind) or bad.any() or label.dtype == pl.Boolean:
->>>>>>> 2f8d01b4 (fix(tables): stop or remark where cells were misread in silence)
+    if not len(known) or _are_classes(label, kind) or bad.any() or label.dtype == pl.Boolean:
         return ""
-    return _outlier_remark(numbers.drop_nulls(), "label", "")
+    return _outlier_remark(known, "label", "")
 
 
 def _codes_remark(label: pl.Series, kind: AskedKind) -> str:
