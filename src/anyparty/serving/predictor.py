@@ -5,6 +5,9 @@
 A request is sent to every party that holds one of the requested rows and may take part.  A party that is offline,
 hangs, leaves or sends an invalid message is left out, and the answer lists this party.  If no other party is connected,
 the answer uses only the active party's block.
+
+``Predictor.predict`` predicts small requests together that arrive at about the same time (``request_batcher``).  The
+answer for a row does not depend on other rows, so no answer changes, but many clients share the cost of the messages.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import asyncio
 import contextlib
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -28,6 +32,7 @@ from anyparty.networks.sklearn_head import FittedEstimator
 from anyparty.serving.batch_executor import BatchExecutor
 from anyparty.serving.loaded_party import LoadedParty, RequestedId, RowIndex
 from anyparty.serving.peer_group import NOT_CONNECTED, CircuitBreaker, PeerGroup
+from anyparty.serving.request_batcher import PendingRequest, RequestBatcher, TimeBudget
 from anyparty.serving.service_settings import ServiceLimits
 from anyparty.serving.serving_protocol import MAX_ROWS, NO_ROW, Multiplexer, RequestChannel, RowRequest
 from anyparty.transport.contract import ContractChannel
@@ -71,20 +76,14 @@ class RequestOutcome:
         answered: the parties that answered in time.
         silent: the parties that could contribute, and did not answer in time.
         own_only: number of ids that were answered from the active party's block only.
+        overdue: whether the request waited too long in the service, so no other party was asked.
 
     """
 
     answered: tuple[str, ...]
     silent: tuple[str, ...]
     own_only: int
-
-
-@dataclass(frozen=True)
-class TimeBudget:
-    """The time that a request waits for other parties, in seconds; ``deadline`` is in the event loop's time."""
-
-    seconds: float
-    deadline: float
+    overdue: bool = False
 
 
 @dataclass
@@ -116,6 +115,7 @@ class Predictor:
         min_wait_s: time in seconds that a request must wait for a party before a missing answer counts as a miss.
         on_outcome: function that is called with the outcome of each request.
         executor: computes requests of many rows in a thread.
+        batcher: collects small requests that are predicted together.
 
     """
 
@@ -126,9 +126,11 @@ class Predictor:
     min_wait_s: float = ServiceLimits().min_wait_s
     on_outcome: Callable[[RequestOutcome], None] = lambda outcome: None  # noqa: ARG005
     executor: BatchExecutor = field(default_factory=BatchExecutor)
+    batcher: RequestBatcher = field(init=False)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
+        self.batcher = RequestBatcher(self._predict_batch)
         self.party.state.train(False)
         assert self.party.summary.task is not None
         refuse_without_labels(self.party.summary.task)
@@ -169,39 +171,69 @@ class Predictor:
         return tuple(name for name in blocks if name in usable and (parties is None or name in parties))
 
     async def predict(
-        self, ids: Sequence[RequestedId], parties: Sequence[str] | None = None, *, budget_s: float
-    ) -> list[RowPrediction]:
+        self, ids: Sequence[RequestedId], parties: Sequence[str] | None = None, *, budget_s: float,
+        arrived: float | None = None,
+    ) -> list[RowPrediction]:  # fmt: skip
         """Return one prediction for each id, in the order of the ids.
 
         Args:
             ids: the ids; an id of several columns is a mapping from column name to value. Ids may repeat.
             parties: the parties whose blocks may take part; by default all parties.
-            budget_s: how long to wait for other parties, in seconds.
+            budget_s: how long the request may wait in the service and for other parties, in seconds.
+            arrived: when the request arrived, in the event loop's time; by default now.
 
         Raises:
             PredictionError: the model does not have one of these parties, the list is empty, or an id does not have
                 exactly the id columns.
 
         """
-        allowed, budget = self.allowed(parties), TimeBudget(budget_s, asyncio.get_running_loop().time() + budget_s)
-        found = self.index.find(ids)
+        loop = asyncio.get_running_loop()
+        arrived = loop.time() if arrived is None else arrived
+        budget = TimeBudget(budget_s, arrived, arrived + budget_s)
+        request = PendingRequest(ids, self.allowed(parties), budget, loop.create_future())
+        return await self.batcher.predict(request)
+
+    async def _predict_batch(self, requests: Sequence[PendingRequest[RowPrediction]]) -> None:
+        """Predict the ids of requests that have the same parties and the same budget, and complete the requests."""
+        found = self._find(requests)
+        requests = [request for request in requests if not request.answer.done()]
+        if not requests:
+            return
+        ids = [name for request in requests for name in request.ids]
+        owners = [request for request in requests for _ in request.ids]
         predictions = [RowPrediction(id=name, reason=self.index.unknown) for name in ids]
         known = [n for n, place in enumerate(found) if place is not None]
         for start in range(0, len(known), MAX_ROWS):
             chunk = known[start : start + MAX_ROWS]
             places = torch.tensor([found[n] for n in chunk])
             named = self.index.identities(places, [ids[n] for n in chunk])
-            made = await self._predict_chunk(named, places, allowed, budget)
+            made = await self._predict_chunk(named, places, [owners[n] for n in chunk])
             for n, prediction in zip(chunk, made, strict=True):
                 predictions[n] = prediction
             await asyncio.sleep(0)  # let other requests run
-        return predictions
+        answers = iter(predictions)
+        for request in requests:
+            request.complete(list(itertools.islice(answers, len(request.ids))))
+
+    def _find(self, requests: Sequence[PendingRequest[RowPrediction]]) -> list[int | None]:
+        """Look up the ids of all valid requests; a request with an id of other columns fails here."""
+        try:
+            return self.index.find([name for request in requests for name in request.ids])
+        except PredictionError as error:
+            if len(requests) == 1:
+                requests[0].fail(error)
+                return []
+            return [place for request in requests for place in self._find([request])]
 
     async def _predict_chunk(
-        self, ids: Sequence[RequestedId], places: Tensor, allowed: tuple[str, ...], budget: TimeBudget
+        self, ids: Sequence[RequestedId], places: Tensor, owners: Sequence[PendingRequest[RowPrediction]]
     ) -> list[RowPrediction]:
-        """Return predictions for B rows; ``places`` [B] are the positions of these rows in the index."""
-        party, index = self.party, self.index
+        """Return predictions for B rows.
+
+        ``places`` [B] are the positions of these rows in the index.  ``owners`` [B] are the requests of the rows.
+        """
+        party, index, allowed = self.party, self.index, owners[0].allowed
+        budget = min((owner.budget for owner in owners), key=lambda budget: budget.deadline)
         may = torch.tensor([name in allowed for name in party.roster.blocks])
         observed = index.present(places, self._k)  # [B, K], True if party k holds the row
         aligned = index.aligned[places]
@@ -222,7 +254,7 @@ class Predictor:
         if (remarks := party.remarks) is not None and party.me in allowed:
             own = index.own[places].tolist()
             predictions = [replace(each, remarks=remarks.of(row)) for each, row in zip(predictions, own, strict=True)]
-        self._report(request, predictions)
+        self._report(request, predictions, owners)
         return predictions
 
     def _without_answer(self, n: int, reason: str) -> Predictions:
@@ -243,6 +275,11 @@ class Predictor:
         ``wanted`` [B, K] bool marks the parties that hold each row and may take part.
         """
         roster, number, now = self.party.roster, next(self._numbers), asyncio.get_running_loop().time()
+        if self.overdue(budget, now):
+            late = f"the request had waited {1e3 * (now - budget.arrived):.0f} ms in the service, longer than its budget"
+            nobody = {name: late for name in roster.names if name != self.party.me}
+            channel = self._no_peers.open(number, budget.deadline, budget.seconds, nobody)
+            return _OpenRequest(channel, self._no_peers, [], [], overdue=True)
         holds = dict(zip(roster.blocks, wanted.any(dim=0).tolist(), strict=True))
         may_host = () if self.party.method.can.predicts_alone else roster.labelers
         needed = [n for n in roster.names if n != self.party.me and (holds.get(n) or n in may_host)]
@@ -250,7 +287,7 @@ class Predictor:
         if peers is None:
             nobody = {name: NOT_CONNECTED for name in roster.names if name != self.party.me}
             channel = self._no_peers.open(number, budget.deadline, budget.seconds, nobody)
-            return _OpenRequest(channel, self._no_peers, needed, [])
+            return _OpenRequest(channel, self._no_peers, needed, [], hosts=may_host)
         absent = {name: reason for name in roster.names
                   if (reason := peers.unavailable(name)) and name != self.party.me}  # fmt: skip
         connected = [name for name in needed if name not in absent]
@@ -269,23 +306,39 @@ class Predictor:
             await peers.ask(ask, waited)
             also = tuple(name for name in allowed if name in ask.allowed or name in probed)
             await peers.ask(replace(ask, allowed=also, within_s=max(ask.within_s, self.min_wait_s)), probed)
-        return _OpenRequest(channel, peers.multiplexer, needed, waited, full_wait)
+        return _OpenRequest(channel, peers.multiplexer, needed, waited, full_wait, may_host)
 
-    def _report(self, request: _OpenRequest, predictions: Sequence[RowPrediction]) -> None:
-        """Report to the circuit breaker which parties answered a request, and pass the outcome to ``on_outcome``."""
+    def overdue(self, budget: TimeBudget, now: float) -> bool:
+        """Return True if a request has waited in the service for longer than its budget.
+
+        A budget below ``min_wait_s`` does not make a request overdue, because every request waits for a moment.
+        """
+        return now - budget.arrived > max(budget.seconds, self.min_wait_s)
+
+    def _report(
+        self, request: _OpenRequest, predictions: Sequence[RowPrediction], owners: Sequence[PendingRequest[RowPrediction]]
+    ) -> None:
+        """Report to the circuit breaker which parties answered, and pass each request's outcome to ``on_outcome``."""
         channel = request.channel
         answered = [name for name in request.waited if name in channel.responded and name not in channel.silent]
         for name in answered:
             self.breaker.answered(name)
         for name in channel.late.intersection(request.waited) if request.full_wait else ():
             self.breaker.missed(name)
-        self.on_outcome(
-            RequestOutcome(
-                answered=tuple(answered),
-                silent=tuple(name for name in request.needed if name in channel.silent),
-                own_only=sum(each.took_part == (self.party.me,) for each in predictions),
+        silent = [name for name in request.needed if name in channel.silent]
+        rows = defaultdict[PendingRequest[RowPrediction], list[RowPrediction]](list)
+        for owner, prediction in zip(owners, predictions, strict=True):
+            rows[owner].append(prediction)
+        for each in rows.values():
+            needed = {name for prediction in each for name in prediction.asked}.union(request.hosts)
+            self.on_outcome(
+                RequestOutcome(
+                    answered=tuple(name for name in answered if name in needed),
+                    silent=tuple(name for name in silent if name in needed),
+                    own_only=sum(prediction.took_part == (self.party.me,) for prediction in each),
+                    overdue=request.overdue,
+                )
             )
-        )
 
 
 @dataclass(frozen=True)
@@ -298,6 +351,8 @@ class _OpenRequest:
         needed: the parties that hold a requested row or may host heads.
         waited: the parties that the request waits for.
         full_wait: whether the request waits long enough for the breaker to record a missing answer as a miss.
+        hosts: the parties that may host heads, which every request needs.
+        overdue: whether the request has waited too long in the service, so no other party was asked.
 
     """
 
@@ -306,6 +361,8 @@ class _OpenRequest:
     needed: Sequence[str]
     waited: Sequence[str]
     full_wait: bool = True
+    hosts: Sequence[str] = ()
+    overdue: bool = False
 
     def end(self) -> None:
         """Close the request; messages that arrive afterwards are late."""
