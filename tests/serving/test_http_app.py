@@ -529,6 +529,73 @@ def test_invalid_limits_are_refused():
         ServiceLimits(budget_ms=60_000)
 
 
+# ---- queues, monitors and headers
+
+
+def test_a_request_that_was_read_too_late_is_refused(app, run):
+    """The server stores in the request's state when the request arrived."""
+
+    async def late(scope, receive, send):
+        if scope["type"] == "http":
+            scope["state"] = {"arrived": asyncio.get_running_loop().time() - 1.0}
+        await app(scope, receive, send)
+
+    late.router, app = app.router, application(run)
+    answer = ask(late, json={"ids": ["c050"]})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert answer.json()["error"].startswith("the service is busy: the request waited 1")
+    assert ask(late, "/predict/batch", json={"ids": ["c050"]}).status_code == 200  # its budget is 2 s
+    assert ask(late, "/health", "GET").status_code == 200
+    assert app.state.metrics.overdue._value.get() == 1
+
+
+@pytest.mark.parametrize("needs_parties", [False, True])
+def test_ready_tells_that_the_active_party_is_alone(run, needs_parties):
+    served = application(run, needs_parties=needs_parties)
+
+    async def leaving(http):
+        before = await http.get("/ready")
+        served.state.predictor.best_peers().multiplexer.lose("shop", "it left")
+        return before, await http.get("/ready")
+
+    before, after = run_client(served, leaving)
+    assert (before.status_code, before.json()["status"]) == (200, "ready")
+    assert (after.status_code, after.json()["status"]) == (503 if needs_parties else 200, "alone")
+    assert after.json()["parties"] == {"shop": "it left"}
+
+
+def test_the_port_for_monitors_has_no_other_path(run):
+    served = application(run, admin_ports=[81])
+    for port, expected in ((80, 200), (81, 404)):
+
+        def there(scope, receive, send, port=port):
+            return served(scope | {"server": ("127.0.0.1", port)}, receive, send)
+
+        there.router = served.router
+        assert ask(there, json={"ids": ["c050"]}).status_code == expected
+        assert ask(there, "/about", "GET").status_code == expected
+        assert {ask(there, path, "GET").status_code for path in ("/health", "/ready", "/metrics")} == {200}
+
+
+def test_two_lengths_of_a_body_are_refused(app):
+    """A proxy could see another end of the request than the service (request smuggling)."""
+    headers = {"content-length": "16", "transfer-encoding": "chunked"}
+    answer = ask(app, content=b'{"ids": ["c050"]}', headers=headers)
+    assert answer.status_code == 400
+    assert "either the header Transfer-Encoding or Content-Length" in answer.json()["error"]
+    assert answer.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("size", [15_000, 17_000])
+def test_headers_end_at_16_kib(app, size):
+    expected = 200 if size < 16 << 10 else 431
+    assert ask(app, "/health", "GET", headers={"x-long": "a" * size}).status_code == expected
+    assert ask(app, "/health?" + "a" * size, "GET").status_code == expected
+    assert (
+        ask(app, "/health", "GET", headers=[(f"x-{n}", "a" * 96) for n in range(size // 100)]).status_code == expected
+    )
+
+
 # ---- the command
 
 

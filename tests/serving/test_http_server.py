@@ -8,10 +8,11 @@ import ssl
 
 import pytest
 import uvicorn
+from prometheus_client import CollectorRegistry, Counter
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from anyparty.serving import http_server
-from anyparty.serving.http_server import LimitedServer, limited_protocol, listening_socket
+from anyparty.serving.http_server import ConnectionCounter, LimitedServer, limited_protocol, listening_socket
 from anyparty.serving.service_settings import ServiceLimits
 from tests import unhurried
 
@@ -29,19 +30,29 @@ async def app(scope, receive, send):
         await send({"type": "http.response.body", "body": body})
 
 
+async def read_body(scope, receive, send):
+    while (await receive()).get("more_body"):
+        pass
+
+
 @contextlib.asynccontextmanager
-async def serving(tls=None, **limits):
+async def serving(tls=None, application=app, refused=None, **limits):
+    """Serve; with ``refused``, which counts refused connections, also on a port for monitors."""
     limits = ServiceLimits(**{"body_s": PATIENCE_S} | limits)
     files = {"ssl_certfile": tls / "service.pem", "ssl_keyfile": tls / "service-key.pem"} if tls else {}
-    settings = uvicorn.Config(app, http=limited_protocol(limits), lifespan="off", log_level="error", **files)
-    settings.load()
-    server = LimitedServer(settings, limits)
-    with listening_socket("127.0.0.1", 0) as listener:
-        task = asyncio.create_task(server.serve([listener]))
+    with contextlib.ExitStack() as sockets:
+        listeners = [sockets.enter_context(listening_socket("127.0.0.1", 0)) for _ in range(2 if refused else 1)]
+        ports = [listener.getsockname()[1] for listener in listeners]
+        counter = ConnectionCounter(limits, ports[1:], refused)
+        protocol = limited_protocol(limits, counter)
+        settings = uvicorn.Config(application, http=protocol, lifespan="off", log_level="error", **files)
+        settings.load()
+        server = LimitedServer(settings, limits)
+        task = asyncio.create_task(server.serve(listeners))
         while not server.started:
             await asyncio.sleep(0.01)
         try:
-            yield server, listener.getsockname()[1]
+            yield server, *ports
         finally:
             server.should_exit = True
             await task
@@ -182,6 +193,83 @@ def test_answers_over_tls(tmp_path):
             writer.close()
 
     play(asyncio.wait_for(asking(), 60))
+
+
+def test_the_connections_of_one_address_are_limited(caplog):
+    """Further ones are refused, counted and reported; other addresses and the port for monitors are not affected."""
+
+    async def many():
+        refused = Counter("refused", "Refused connections.", ["limit"], registry=CollectorRegistry())
+        limits = {"client_connections": 3, "admin_connections": 2, "connections": 5, "body_s": 30.0}
+        async with serving(refused=refused, **limits) as (_, port, admin_port):
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+            for _ in range(20):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                await ended(reader)
+                writer.close()
+            other = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+            for reads, writes in (other, *held):
+                writes.write(WHOLE)
+                assert (await reads.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
+            # the oldest connection to the port for monitors makes room for the newest one
+            held += [await asyncio.open_connection("127.0.0.1", admin_port) for _ in range(5)]
+            held[-1][1].write(WHOLE)
+            assert (await held[-1][0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
+            await ended(held[3][0])
+            held[0][1].close()
+            await held[0][1].wait_closed()
+            await asyncio.sleep(0.05)
+            held.append(await asyncio.open_connection("127.0.0.1", port))
+            held[-1][1].write(WHOLE)
+            assert (await held[-1][0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
+            for each in [other, *held]:
+                each[1].close()
+            return {limit: refused.labels(limit)._value.get() for limit in ("client", "admin", "all")}
+
+    assert play(many()) == {"client": 20.0, "admin": 3.0, "all": 0.0}
+    (line,) = [record.getMessage() for record in caplog.records if "too many were open" in record.getMessage()]
+    assert "127.0.0.1" in line
+
+
+def test_the_time_of_arrival_is_that_of_the_last_piece():
+    seen = []
+
+    async def arriving():
+        async def recording(scope, receive, send):
+            await read_body(scope, receive, send)
+            seen.append(asyncio.get_running_loop().time() - scope["state"]["arrived"])
+            await app(scope, receive, send)
+
+        async with serving(application=recording, body_s=30.0) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for _ in range(2):
+                writer.write(b"POST / HTTP/1.1\r\nhost: here\r\ncontent-length: 4\r\n\r\nab")
+                await asyncio.sleep(0.5)
+                writer.write(b"cd")
+                await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+
+    play(arriving())
+    assert len(seen) == 2
+    assert all(0 <= waited < 0.4 for waited in seen)
+
+
+def test_half_sent_requests_do_not_delay_the_end():
+    async def stopping():
+        async with serving(application=read_body, body_s=30.0) as (server, port):
+            connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
+            for n, (_, writer) in enumerate(connections):
+                writer.write(b"POST / HTTP/1.1\r\nhost: here\r\n" + (b"content-length: 9\r\n\r\n{" if n % 2 else b""))
+            await asyncio.sleep(0.1)
+            server.should_exit = True
+            began = asyncio.get_running_loop().time()
+            async with asyncio.timeout(20):
+                for reader, writer in connections:
+                    await ended(reader)
+                    writer.close()
+            return asyncio.get_running_loop().time() - began
+
+    assert play(stopping()) < 8
 
 
 def test_the_number_of_connections_is_limited():

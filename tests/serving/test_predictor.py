@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from anyparty.config import Config
 from anyparty.core.types import ChannelWrapper, TensorSpec
 from anyparty.errors import AnypartyWarning, ModelError, PartyLost, PredictionError
 from anyparty.serving import predictor as predictor_module
+from anyparty.serving import request_batcher
 from anyparty.serving import serving_protocol as protocol
 from anyparty.serving.loaded_party import load_party
 from anyparty.serving.peer_group import CircuitBreaker
@@ -244,8 +246,9 @@ def test_the_caller_restricts_the_parties(trained):
         play(predict_ids(trained, ["a"], parties=[]))
 
 
-def test_overlapping_requests_do_not_mix(trained):
-    """Twenty concurrent requests, which each party answers in another order."""
+def test_overlapping_requests_do_not_mix(trained, monkeypatch):
+    """Twenty concurrent requests, each a batch of its own, which each party answers in another order."""
+    monkeypatch.setattr(request_batcher, "INLINE_ROWS", 1)
 
     class Shuffled(GatedChannel):
         async def send(self, to, tag, tensors):
@@ -261,6 +264,108 @@ def test_overlapping_requests_do_not_mix(trained):
 
     ids = trained.ids("bank")[:20]
     assert close({each.id: each.probabilities for (each,) in play(many())}, expected_without(trained, ids=ids))
+
+
+def counting(tag, got):
+    """Return a wrapper of channels that appends each sent message with a tag to ``got``."""
+
+    class Counting(GatedChannel):
+        async def send(self, to, sent, tensors):
+            if sent == tag:
+                got.append(tensors)
+            await self.channel.send(to, sent, tensors)
+
+    return Counting
+
+
+def test_concurrent_requests_share_messages(trained):
+    """Their answers and metrics are those of separate requests; a request for other parties shares none of them."""
+    asked, outcomes, ids = [], [], trained.ids("bank")[:20]
+
+    async def many():
+        predictor = trained.predictor()
+        predictor.on_outcome = outcomes.append
+        async with responding(trained, predictor, channel=counting(protocol.ASK, asked)):
+            return await asyncio.gather(
+                *(predictor.predict([name, "nobody"], budget_s=LONG_S) for name in ids),
+                predictor.predict(ids, ["bank", "shop"], budget_s=LONG_S),
+            )
+
+    *single, other = play(many())
+    assert all(unknown.reason is not None and unknown.id == "nobody" for _, unknown in single)
+    assert close({each.id: each.probabilities for each, _ in single}, expected_without(trained, ids=ids))
+    assert close(probabilities_of(other), expected_without(trained, "clinic", ids=ids))
+    assert len([each for each in asked if each[NUMBER_KEY] >= 0]) == 3  # shop and clinic, then the shop
+    assert len(outcomes) == 21
+    assert [set(each.answered) for each in outcomes[:20]] == [set(each.asked) - {"bank"} for each, _ in single]
+
+
+def test_a_mistake_in_one_of_the_concurrent_requests_concerns_only_that_one(trained):
+    async def many():
+        predictor = trained.predictor()
+        return await asyncio.gather(
+            *(predictor.predict([name], budget_s=LONG_S) for name in (ids[0], {"branch": "1"}, ids[1])),
+            return_exceptions=True,
+        )
+
+    ids = trained.ids("bank")
+    first, wrong, last = play(many())
+    assert (first[0].id, last[0].id) == (ids[0], ids[1])
+    assert isinstance(wrong, PredictionError)
+    assert str(wrong).startswith("ids.0: expected the id column 'id'")
+
+
+def test_a_party_that_hangs_hardly_delays_other_requests(trained):
+    """While both open batches wait for the shop, requests that do not need the shop are answered."""
+
+    async def waiting():
+        predictor = trained.predictor()
+        async with responding(trained, predictor, {"shop": GatedChannel}):
+            ids = trained.ids("bank")
+            slow = [asyncio.create_task(predictor.predict(ids[:5], budget_s=LONG_S + n)) for n in range(2)]
+            await asyncio.sleep(SHORT_S)
+            assert len(predictor.batcher._open) == request_batcher.MAX_OPEN
+            async with asyncio.timeout(LONG_S / 2):
+                (own,) = await predictor.predict(ids[:1], ["bank"], budget_s=LONG_S)
+            assert not any(task.done() for task in slow)
+            for task in slow:
+                task.cancel()
+            return own.took_part
+
+    assert play(waiting()) == ("bank",)
+
+
+def test_a_request_that_waited_longer_than_its_budget_is_answered_by_the_active_party_alone(trained):
+    asked, outcomes, ids = [], [], trained.ids("bank")[:5]
+
+    async def late():
+        predictor, now = trained.predictor(), asyncio.get_running_loop().time()
+        predictor.on_outcome = outcomes.append
+        async with responding(trained, predictor, channel=counting(protocol.ASK, asked)):
+            return await predictor.predict(ids, budget_s=SHORT_S, arrived=now - 1.0)
+
+    predictions = play(late())
+    assert {each.took_part for each in predictions} == {("bank",)}
+    (reason,) = {reason for each in predictions for reason in each.silent.values()}
+    assert re.fullmatch(r"the request had waited 1\d\d\d ms in the service, longer than its budget", reason)
+    assert [each for each in asked if each[NUMBER_KEY] >= 0] == []
+    assert [(each.overdue, each.silent) for each in outcomes] == [(True, ())]
+
+
+def test_the_time_in_the_queue_counts_towards_the_budget(trained):
+    """A request that arrived earlier waits for the other parties only for the rest of its budget."""
+    asked = []
+
+    async def queued():
+        predictor, loop = trained.predictor(), asyncio.get_running_loop()
+        predictor.min_wait_s = LONG_S
+        async with responding(trained, predictor, {"shop": GatedChannel}, channel=counting(protocol.ASK, asked)):
+            began = loop.time()
+            await predictor.predict(trained.ids("bank"), budget_s=LONG_S, arrived=began - LONG_S + SHORT_S)
+            return loop.time() - began
+
+    assert play(queued()) < LONG_S / 2
+    assert 0 < float(asked[0]["within_s"]) < 1.1 * SHORT_S
 
 
 # ---- a party is missing

@@ -285,7 +285,8 @@ def serve(
     budget_ms: Annotated[
         float,
         typer.Option(
-            "--budget-ms", help="How long to wait for other parties if a request does not set it, in milliseconds."
+            "--budget-ms",
+            help="Milliseconds that a request waits in the service and for other parties, if it does not set them.",
         ),
     ] = 200.0,
     batch_ids: Annotated[int, typer.Option("--batch-ids", help="Maximum number of ids of one batch.")] = 10_000,
@@ -306,6 +307,15 @@ def serve(
         typer.Option("--config", metavar="CONFIG.toml", help="Settings of a federation whose model uses your code."),
     ] = None,
     threads: Annotated[int, typer.Option(help="Number of PyTorch threads.", min=1)] = 1,
+    admin_port: Annotated[
+        int | None,
+        typer.Option(
+            "--admin-port", help="A second port for monitors: only /health, /ready and /metrics.", min=0, max=65535
+        ),
+    ] = None,
+    needs_parties: Annotated[
+        bool, typer.Option("--needs-parties", help="/ready has status 503 while no other party is connected.")
+    ] = False,
     allow_code: AllowCode = None,
 ) -> None:
     """Serve predictions over HTTP at the active party, with all connected parties, until Ctrl-C.
@@ -325,5 +335,5 @@ def serve(
         place, host=host, port=port, limits=ServiceLimits(budget_ms=budget_ms, batch_ids=batch_ids),
         tokens=BearerTokens.read(token_file), tls=tls_files(tls_cert, tls_key, client_ca),
         tables=tables_from(table or []), config=resolved, threads=threads,
-        say=typer.echo, allow_code=code,
+        say=typer.echo, allow_code=code, admin_port=admin_port, needs_parties=needs_parties,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Count requests, and check them before their body is parsed: client, host name, token, size and concurrency.
+"""Count requests, and check them before their body is parsed: client, host name, token, size, time and concurrency.
 
 uvicorn and Starlette can also check host names and concurrency, but their error texts differ from this service's.
 The checks in this module work with every ASGI server.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -71,6 +71,14 @@ class ServiceMetrics:
             "anyparty_own_block_only_ids", "Ids answered from the active party's block only.", registry=self.registry
         )
         self.open = Gauge("anyparty_requests_open", "Open prediction requests.", registry=self.registry)
+        self.overdue = Counter(
+            "anyparty_requests_overdue", "Requests that waited in the service for longer than their budget.",
+            registry=self.registry,
+        )  # fmt: skip
+        self.refused = Counter(
+            "anyparty_connections_refused", "Connections that were closed at once, by the limit that was reached.",
+            ["limit"], registry=self.registry,
+        )  # fmt: skip
         for name in parties:
             for outcome in ("answered", "silent"):
                 self.parties.labels(name, outcome)
@@ -82,6 +90,7 @@ class ServiceMetrics:
         for name in outcome.silent:
             self.parties.labels(name, "silent").inc()
         self.own_only.inc(outcome.own_only)
+        self.overdue.inc(outcome.overdue)
 
     def render(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
@@ -91,6 +100,8 @@ class ServiceMetrics:
 PATHS = ("/predict", "/predict/batch", "/health", "/ready", "/metrics", "/about", "/openapi.json")
 PREDICTION_PATHS = PATHS[:2]
 OPEN_PATHS = ("/health",)  # paths that process monitors request without a token
+ADMIN_PATHS = ("/health", "/ready", "/metrics")  # the only paths on the port for monitors
+MAX_HEADER_BYTES = 16 << 10
 
 
 class RequestRefused(Exception):  # noqa: N818 - it leads to an answer, so it is not named an error
@@ -106,7 +117,7 @@ class AdmissionMiddleware:
 
     def __init__(
         self, app: ASGIApp, *, limits: ServiceLimits, tokens: BearerTokens, metrics: ServiceMetrics,
-        hosts: Sequence[str] = (),
+        hosts: Sequence[str] = (), admin_ports: Collection[int] = (),
     ) -> None:  # fmt: skip
         """Wrap an application.
 
@@ -116,10 +127,11 @@ class AdmissionMiddleware:
             tokens: accepted tokens; without tokens, no token is required.
             metrics: the counters to which requests are added.
             hosts: if not empty, only clients on this machine are admitted, and only under one of these host names.
+            admin_ports: the ports on which only ``ADMIN_PATHS`` exist.
 
         """
         self.app, self.limits, self.tokens, self.metrics, self.open = app, limits, tokens, metrics, 0
-        self.hosts = hosts
+        self.hosts, self.admin_ports = hosts, admin_ports
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request to the application, or refuse it."""
@@ -147,14 +159,18 @@ class AdmissionMiddleware:
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, path = Headers(scope=scope), scope["path"]
+        self._check_headers(scope, headers)
         self._check_client(scope, headers)
         if self.tokens and path not in OPEN_PATHS and not self.tokens.accepts(headers.get("authorization", "")):
             raise RequestRefused(401, "a token is required: send the header 'Authorization: Bearer TOKEN'",
                                  www_authenticate="Bearer")  # fmt: skip
+        if path not in ADMIN_PATHS and (scope.get("server") or ("", None))[1] in self.admin_ports:
+            raise RequestRefused(404, f"this port has only the paths {', '.join(ADMIN_PATHS)}")
         body = await self._read_body(path, headers, receive)
         if path not in PREDICTION_PATHS:
             await self.app(scope, _replay(body, receive), send)
             return
+        self._check_delay(scope, path)
         if self.open >= self.limits.at_once:
             raise RequestRefused(503, f"{self.open} requests are open already; retry in a second", retry_after="1")
         self.open += 1
@@ -164,6 +180,23 @@ class AdmissionMiddleware:
         finally:
             self.open -= 1
             self.metrics.open.dec()
+
+    def _check_headers(self, scope: Scope, headers: Headers) -> None:
+        """Refuse long headers, and a body whose end proxies and servers could see at different places."""
+        size = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
+        if size + sum(len(name) + len(value) + 4 for name, value in headers.raw) > MAX_HEADER_BYTES:
+            raise RequestRefused(431, f"the headers are too long; they may have {MAX_HEADER_BYTES:,} bytes")
+        if "transfer-encoding" in headers and "content-length" in headers:
+            raise RequestRefused(400, "a request has either the header Transfer-Encoding or Content-Length, not both")
+
+    def _check_delay(self, scope: Scope, path: str) -> None:
+        """Refuse a request that was read only after its time budget; store the time when the request arrived."""
+        now, state = asyncio.get_running_loop().time(), scope.setdefault("state", {})
+        waited_ms = 1e3 * (now - state.setdefault("arrived", now))
+        if waited_ms > self.limits.wait_ms(path):
+            self.metrics.overdue.inc()
+            raise RequestRefused(503, f"the service is busy: the request waited {waited_ms:.0f} ms before it was read; "
+                                      f"retry in a second", retry_after="1")  # fmt: skip
 
     def _check_client(self, scope: Scope, headers: Headers) -> None:
         """If ``hosts`` is set, refuse clients on other machines, and requests for host names that are not in ``hosts``.
@@ -192,6 +225,8 @@ class AdmissionMiddleware:
             async with asyncio.timeout(self.limits.body_s):
                 while len(body) <= max_bytes:
                     message: dict[str, Any] = dict(await receive())
+                    if message["type"] == "http.disconnect":
+                        raise RequestRefused(400, "the connection was closed before the request was complete")
                     body += message.get("body", b"")
                     if not message.get("more_body", False):
                         return bytes(body)

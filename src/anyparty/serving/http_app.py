@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
@@ -130,7 +130,10 @@ class HealthStatus(BaseModel):
 class ReadyStatus(BaseModel):
     """The answer of /ready: the parties that can take part in predictions now."""
 
-    status: Literal["ready"]
+    status: Annotated[
+        Literal["ready", "alone"],
+        Field(description="'alone' while no other party is connected: answers use the active party's block only."),
+    ]
     parties: Annotated[
         dict[str, str], Field(description="For each other party: 'connected', or why it cannot be asked now.")
     ]
@@ -177,7 +180,8 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         403: "The client is on another machine, and the service has no tokens.",
         413: "The request has too many ids.",
         422: "The body is not a valid request: no ids, an id of another shape, or an unknown key.",
-        503: "Too many requests are open; retry.",
+        431: "The headers are too long.",
+        503: "Too many requests are open, or this one waited longer than its budget; retry.",
     }.items()
 }
 
@@ -214,6 +218,7 @@ class ServingBackend:
         trouble: returns the reason why the federation does not reach the other parties; empty while it reaches them.
         check: function that is called before the service starts; it raises an error if the service cannot start.
         staleness: returns a warning if the model on disk was replaced, else an empty string.
+        needs_parties: whether /ready has status 503 while no other party is connected.
 
     """
 
@@ -222,14 +227,16 @@ class ServingBackend:
     trouble: Callable[[], str] = str
     check: Callable[[], Coroutine[Any, Any, None]] | None = None
     staleness: Callable[[], str] = str
+    needs_parties: bool = False
 
 
 def build_app(
-    backend: ServingBackend, *, limits: ServiceLimits, tokens: BearerTokens, hosts: Sequence[str] = ()
-) -> FastAPI:
+    backend: ServingBackend, *, limits: ServiceLimits, tokens: BearerTokens, hosts: Sequence[str] = (),
+    admin_ports: Collection[int] = (),
+) -> FastAPI:  # fmt: skip
     """Build the HTTP application that answers requests with ``backend``.
 
-    ``AdmissionMiddleware`` describes ``limits``, ``tokens`` and ``hosts``.
+    ``AdmissionMiddleware`` describes ``limits``, ``tokens``, ``hosts`` and ``admin_ports``.
     """
     predictor = backend.predictor
     roster, me = predictor.party.roster, predictor.party.me
@@ -245,10 +252,12 @@ def build_app(
         title=f"anyparty: {me}", description=DESCRIPTION, version=anyparty.__version__, lifespan=lifespan,
         docs_url=None, redoc_url=None,  # these two pages would load scripts from other sites
     )  # fmt: skip
-    app.state.predictor, app.state.check = predictor, backend.check
+    app.state.predictor, app.state.check, app.state.metrics = predictor, backend.check, metrics
     app.include_router(_prediction_routes(predictor, limits, metrics))
     app.include_router(_state_routes(backend, limits, metrics))
-    app.add_middleware(AdmissionMiddleware, limits=limits, tokens=tokens, metrics=metrics, hosts=hosts)
+    app.add_middleware(
+        AdmissionMiddleware, limits=limits, tokens=tokens, metrics=metrics, hosts=hosts, admin_ports=admin_ports
+    )
     _add_error_handlers(app)
     return app
 
@@ -256,27 +265,30 @@ def build_app(
 def _prediction_routes(predictor: Predictor, limits: ServiceLimits, metrics: ServiceMetrics) -> APIRouter:
     router = APIRouter(tags=["predictions"], responses=REFUSALS)
 
-    async def answer(request: PredictionRequest, path: str, default_ms: float) -> Response:
-        budget_ms = default_ms if request.budget_ms is None else request.budget_ms
+    async def answer(request: PredictionRequest, http: Request, path: str) -> Response:
+        budget_ms = limits.wait_ms(path) if request.budget_ms is None else request.budget_ms
         max_ids = limits.max_ids(path)
         if len(request.ids) > max_ids:
             raise HTTPException(413, f"{len(request.ids):,} ids in one request; {path} takes at most {max_ids:,}")
         if budget_ms > limits.most_budget_ms:
             raise HTTPException(422, f"budget_ms is {budget_ms:g}, expected at most {limits.most_budget_ms:g}")
-        predictions = await predictor.predict(request.ids, request.parties, budget_s=budget_ms / 1e3)
-        for each in predictions:
-            metrics.ids.labels("none" if each.prediction is None else "number").inc()
+        predictions = await predictor.predict(
+            request.ids, request.parties, budget_s=budget_ms / 1e3, arrived=http.state.arrived
+        )
+        unanswered = sum(each.prediction is None for each in predictions)
+        metrics.ids.labels("none").inc(unanswered)
+        metrics.ids.labels("number").inc(len(predictions) - unanswered)
         return Response(_json({"answers": [vars(each) for each in predictions]}), media_type="application/json")
 
     @router.post("/predict", response_model=PredictionResponse, summary="Predict a few ids within a short time")
-    async def predict(request: PredictionRequest) -> Response:
+    async def predict(request: PredictionRequest, http: Request) -> Response:
         """Predict each id, in order, within the time budget ``budget_ms``; /about gives the default budget."""
-        return await answer(request, "/predict", limits.budget_ms)
+        return await answer(request, http, "/predict")
 
     @router.post("/predict/batch", response_model=PredictionResponse, summary="Predict many ids")
-    async def batch(request: PredictionRequest) -> Response:
+    async def batch(request: PredictionRequest, http: Request) -> Response:
         """Predict as /predict does, but accept more ids in one request; /about gives the default time budget."""
-        return await answer(request, "/predict/batch", limits.batch_budget_ms)
+        return await answer(request, http, "/predict/batch")
 
     return router
 
@@ -298,18 +310,26 @@ def _state_routes(backend: ServingBackend, limits: ServiceLimits, metrics: Servi
     async def health() -> HealthStatus:
         return HealthStatus(status="alive")
 
-    @router.get("/ready", responses=denied, summary="Which parties can be asked now")
-    async def ready() -> ReadyStatus:
+    alone: dict[int | str, dict[str, Any]] = {
+        503: {"model": ReadyStatus, "description": "No other party is connected."}
+    }
+
+    @router.get("/ready", responses=denied | alone, summary="Which parties can be asked now")
+    async def ready(response: Response) -> ReadyStatus:
         """Return the parties that can take part in predictions now.
 
-        The service is ready as soon as its process answers.  While no other party is connected, predictions use only
-        the active party's block.
+        The status is 'alone' while no other party is connected.  Predictions then use only the active party's block,
+        and the HTTP status is 503 if the service was started so.
         """
         peers = predictor.best_peers()
         others = [name for name in roster.names if name != party.me]
         reasons = {name: peers.unavailable(name) if peers else NOT_CONNECTED for name in others}
         parties = {name: reason or "connected" for name, reason in reasons.items()}
-        return ReadyStatus(status="ready", parties=parties, federation=backend.trouble(), model=backend.staleness())
+        is_alone = bool(parties) and "connected" not in parties.values()
+        if is_alone and backend.needs_parties:
+            response.status_code = 503
+        status: Literal["ready", "alone"] = "alone" if is_alone else "ready"
+        return ReadyStatus(status=status, parties=parties, federation=backend.trouble(), model=backend.staleness())
 
     @router.get("/about", responses=denied, summary="The method, model and limits that are served")
     async def about() -> ServiceInfo:

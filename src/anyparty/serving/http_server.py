@@ -3,20 +3,22 @@
 uvicorn limits only the time between two requests.  Clients without a token could therefore exhaust the process's file
 descriptors.  Such a client connects and then stops during the TLS handshake or within the headers, or it does not read
 the answer.  ``LimitedProtocol`` and ``LimitedServer`` close such connections.  ``LimitedProtocol`` uses the parser h11,
-which rejects headers above 16 KiB.  httptools, which uvicorn prefers if httptools is installed, has no such limit.
+which does not buffer more than 16 KiB of headers.  httptools, which uvicorn prefers if httptools is installed, has no
+such limit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import logging
-import math
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,10 +26,12 @@ from typing import Any, ClassVar
 import torch
 import uvicorn
 from fastapi import FastAPI
+from prometheus_client import Counter
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from anyparty.config import Config
 from anyparty.errors import ConfigError
+from anyparty.serving.admission_middleware import ADMIN_PATHS
 from anyparty.serving.backends import KitLocation, StalenessCheck, in_process_peers, load_run, open_federation
 from anyparty.serving.http_app import ServingBackend, build_app
 from anyparty.serving.job_manager import JobDelays
@@ -52,6 +56,8 @@ def application(
     anywhere: bool = False,
     host: str = "127.0.0.1",
     allow_code: Sequence[str] = (),
+    needs_parties: bool = False,
+    admin_ports: Collection[int] = (),
 ) -> FastAPI:
     """Build the service as an ASGI application.
 
@@ -70,6 +76,8 @@ def application(
         host: a host name or address under which requests without a token are admitted, in addition to
             ``LOCAL_HOSTS``.
         allow_code: modules that a run's settings may import, such as ``("my_methods",)``.
+        needs_parties: whether /ready has status 503 while no other party is connected.
+        admin_ports: ports on which only the paths for monitors exist: /health, /ready and /metrics.
 
     Raises:
         ConfigError: the folder or a setting is invalid.
@@ -96,11 +104,12 @@ def application(
         async with connect(), staleness.watch(say):
             yield
 
-    backend = replace(backend, running=running, staleness=staleness)
+    backend = replace(backend, running=running, staleness=staleness, needs_parties=needs_parties)
     backend.predictor.min_wait_s = limits.min_wait_s
     # Without tokens, only known host names are admitted: a web page can let its own host name point to this machine.
     hosts = dict.fromkeys([*LOCAL_HOSTS, f"[{host}]" if ":" in host else host.lower()])
-    return build_app(backend, limits=limits, tokens=accepted, hosts=() if accepted or anywhere else tuple(hosts))
+    admitted = () if accepted or anywhere else tuple(hosts)
+    return build_app(backend, limits=limits, tokens=accepted, hosts=admitted, admin_ports=admin_ports)
 
 
 def _own_table(path: Path, tables: Mapping[str, Any] | None) -> Any:
@@ -131,6 +140,8 @@ def serve(
     threads: int = 1,
     say: Callable[[str], None] = print,
     allow_code: Sequence[str] = (),
+    admin_port: int | None = None,
+    needs_parties: bool = False,
 ) -> None:
     """Serve predictions until Ctrl-C.
 
@@ -146,6 +157,9 @@ def serve(
         threads: number of PyTorch threads; one is fastest for a few ids.
         say: function that receives the service's address and the texts of warnings.
         allow_code: modules that a run's settings may import, such as ``("my_methods",)``.
+        admin_port: a second port, for monitors, with only /health, /ready and /metrics; clients that use up all
+            connections to ``port`` do not affect it.
+        needs_parties: whether /ready has status 503 while no other party is connected.
 
     Raises:
         ConfigError: the port is in use, other machines could send requests without authentication, or a certificate
@@ -158,26 +172,44 @@ def serve(
     accepted = tokens if isinstance(tokens, BearerTokens) else BearerTokens.of(tokens)
     check_clients_authenticate(host, accepted, tls)
     torch.set_num_threads(threads)
+    admin_ports: list[int] = []
     app = application(
         place, limits=limits, tokens=accepted, tables=tables, config=config, say=say, host=host,
-        anywhere=tls is not None and tls.client_ca is not None, allow_code=allow_code,
+        anywhere=tls is not None and tls.client_ca is not None, allow_code=allow_code, needs_parties=needs_parties,
+        admin_ports=admin_ports,
     )  # fmt: skip
     limits = limits or ServiceLimits()
-    server = LimitedServer(uvicorn_config(app, tls, limits), limits)
+    counter = ConnectionCounter(limits, admin_ports, app.state.metrics.refused)
+    server = LimitedServer(uvicorn_config(app, tls, limits, counter), limits)
     if app.state.check is not None:
         asyncio.run(app.state.check())
-    with listening_socket(host, port) as listener:
-        address = listener.getsockname()
-        name = f"[{address[0]}]" if ":" in address[0] else address[0]
-        say(f"Serving on {'https' if tls else 'http'}://{name}:{address[1]} "
-            f"(predictions: POST /predict; stop: Ctrl-C)")  # fmt: skip
-        server.run(sockets=[listener])
+    with ExitStack() as sockets:
+        names = [port] if admin_port is None else [port, admin_port]
+        listeners = [sockets.enter_context(listening_socket(host, each)) for each in names]
+        urls = [f"{'https' if tls else 'http'}://{_authority(listener)}" for listener in listeners]
+        admin_ports += [listener.getsockname()[1] for listener in listeners[1:]]
+        say(f"Serving on {urls[0]} (predictions: POST /predict; stop: Ctrl-C)")
+        for url in urls[1:]:
+            say(f"For monitors: {url} ({', '.join(ADMIN_PATHS)})")
+        gc.collect()
+        gc.freeze()  # the loaded packages and the model are not searched for garbage again, which would take 0.3 s
+        server.run(sockets=listeners)
 
 
-def uvicorn_config(app: FastAPI, tls: TlsFiles | None, limits: ServiceLimits) -> uvicorn.Config:
-    """Return uvicorn's configuration for the application, with the TLS files and the limits.
+def _authority(listener: socket.socket) -> str:
+    address, port = listener.getsockname()[:2]
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
-    A shutdown waits for open requests at most two seconds longer than the longest time budget of a request.
+
+SHUTDOWN_S = 5  # seconds that a shutdown waits for open requests; Docker kills a process 10 seconds after SIGTERM
+
+
+def uvicorn_config(
+    app: FastAPI, tls: TlsFiles | None, limits: ServiceLimits, counter: ConnectionCounter | None = None
+) -> uvicorn.Config:
+    """Return uvicorn's configuration for the application, with the TLS files, the limits and the connection counter.
+
+    A shutdown waits for open requests for at most ``SHUTDOWN_S`` seconds.
 
     Raises:
         ConfigError: a certificate is invalid.
@@ -188,8 +220,8 @@ def uvicorn_config(app: FastAPI, tls: TlsFiles | None, limits: ServiceLimits) ->
         if tls.client_ca is not None:
             files |= {"ssl_ca_certs": str(tls.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
     config = uvicorn.Config(
-        app, http=limited_protocol(limits), lifespan="on", log_level="warning", access_log=False, server_header=False,
-        ws="none", timeout_graceful_shutdown=math.ceil(limits.most_budget_ms / 1000) + 1, **files,
+        app, http=limited_protocol(limits, counter), lifespan="on", log_level="warning", access_log=False,
+        server_header=False, ws="none", timeout_graceful_shutdown=SHUTDOWN_S, **files,
     )  # fmt: skip
     try:
         config.load()
@@ -229,10 +261,76 @@ def _reason(error: OSError) -> str:
 # ---- limits on connections
 
 
+REPORT_EVERY_S = 60.0  # shortest time between two warnings about refused connections
+
+
+class ConnectionCounter:
+    """A counter of open connections, in all and by address, which refuses connections above the limits."""
+
+    def __init__(
+        self, limits: ServiceLimits, admin_ports: Collection[int] = (), refused: Counter | None = None
+    ) -> None:
+        """Start with no open connection.
+
+        Args:
+            limits: the limits on connections.
+            admin_ports: the ports for monitors, which have a limit of their own.
+            refused: the metric that counts refused connections, by limit.
+
+        """
+        self.limits, self.admin_ports, self.refused = limits, admin_ports, refused
+        self._open: dict[str, list[asyncio.Transport]] = {}
+        self._unreported, self._next_report = 0, 0.0
+
+    def add(self, transport: asyncio.Transport) -> None:
+        """Count a new connection, or close it if a limit is reached."""
+        limits, name = self.limits, self._name(transport)
+        same = self._open.setdefault(name, [])
+        if name == "admin" and len(same) >= limits.admin_connections:
+            self._refuse("admin", same.pop(0), name)
+        elif name != "admin" and len(same) >= limits.client_connections:
+            self._refuse("client", transport, name)
+            return
+        elif name != "admin" and self._total() >= limits.connections:
+            self._refuse("all", transport, name)
+            return
+        same.append(transport)
+
+    def discard(self, transport: asyncio.Transport) -> None:
+        """Count a closed connection; a connection that was refused is ignored."""
+        name = self._name(transport)
+        same = self._open.get(name, [])
+        if transport in same:
+            same.remove(transport)
+        if not same:
+            self._open.pop(name, None)
+
+    def _total(self) -> int:
+        return sum(len(each) for name, each in self._open.items() if name != "admin")
+
+    def _name(self, transport: asyncio.Transport) -> str:
+        """Return "admin" for a connection to a port for monitors, else the client's address."""
+        here, there = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        if isinstance(here, tuple) and here[1] in self.admin_ports:
+            return "admin"
+        return str(there[0]) if isinstance(there, tuple) else ""
+
+    def _refuse(self, limit: str, transport: asyncio.Transport, name: str) -> None:
+        transport.abort()
+        if self.refused is not None:
+            self.refused.labels(limit).inc()
+        self._unreported += 1
+        if (now := time.monotonic()) >= self._next_report:
+            log.warning("closed %d connections since the last report, because too many were open: the last one came "
+                        "from %s, limit %r", self._unreported, name, limit)  # fmt: skip
+            self._unreported, self._next_report = 0, now + REPORT_EVERY_S
+
+
 class LimitedProtocol(H11Protocol):
     """A connection that is closed if the client sends no complete headers, or reads nothing, for ``body_s`` seconds."""
 
     limits: ClassVar[ServiceLimits] = ServiceLimits()
+    counter: ClassVar[ConnectionCounter] = ConnectionCounter(ServiceLimits())
     _header_timer: asyncio.TimerHandle | None = None
     _read_timer: asyncio.TimerHandle | None = None
 
@@ -241,22 +339,31 @@ class LimitedProtocol(H11Protocol):
         super().connection_made(transport)
         # high=1: the transport calls ``pause_writing`` for every unread answer; with TLS, high=0 would block all writes
         transport.set_write_buffer_limits(high=1, low=0)
-        if len(self.connections) > self.limits.connections:
-            transport.abort()
-        else:
+        self.counter.add(transport)
+        if not transport.is_closing():
             self._start_header_timer()
 
     def data_received(self, data: bytes) -> None:
         """Stop the header timer when a request's headers are complete; start it again for the next request."""
-        before = self.cycle
+        before, in_body = self.cycle, self.cycle is not None and self.cycle.more_body
         super().data_received(data)
         if self.cycle is not before:
             self._stop_header_timer()
         elif self.cycle is None or self.cycle.response_complete:
             self._start_header_timer()
+        if self.cycle is not None and (self.cycle is not before or in_body):
+            self.cycle.scope["state"]["arrived"] = self.loop.time()  # the time budget begins with the last piece
+
+    def shutdown(self) -> None:
+        """Close the connection when the server stops; a request whose body is incomplete is not answered."""
+        if self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete:
+            self.transport.abort()
+        else:
+            super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop both timers."""
+        self.counter.discard(self.transport)
         self._stop_header_timer()
         self._stop_read_timer()
         super().connection_lost(exc)
@@ -297,9 +404,10 @@ class LimitedProtocol(H11Protocol):
         self._header_timer = None
 
 
-def limited_protocol(limits: ServiceLimits) -> type[asyncio.Protocol]:
-    """Return a subclass of ``LimitedProtocol`` with the given limits."""
-    return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})
+def limited_protocol(limits: ServiceLimits, counter: ConnectionCounter | None = None) -> type[asyncio.Protocol]:
+    """Return a subclass of ``LimitedProtocol`` with the given limits; ``counter`` counts its connections."""
+    counter = counter or ConnectionCounter(limits)
+    return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits, "counter": counter})
 
 
 class LimitedServer(uvicorn.Server):

@@ -276,7 +276,9 @@ class Predictor:
         """
         roster, number, now = self.party.roster, next(self._numbers), asyncio.get_running_loop().time()
         if self.overdue(budget, now):
-            late = f"the request had waited {1e3 * (now - budget.arrived):.0f} ms in the service, longer than its budget"
+            late = (
+                f"the request had waited {1e3 * (now - budget.arrived):.0f} ms in the service, longer than its budget"
+            )
             nobody = {name: late for name in roster.names if name != self.party.me}
             channel = self._no_peers.open(number, budget.deadline, budget.seconds, nobody)
             return _OpenRequest(channel, self._no_peers, [], [], overdue=True)
@@ -316,7 +318,10 @@ class Predictor:
         return now - budget.arrived > max(budget.seconds, self.min_wait_s)
 
     def _report(
-        self, request: _OpenRequest, predictions: Sequence[RowPrediction], owners: Sequence[PendingRequest[RowPrediction]]
+        self,
+        request: _OpenRequest,
+        predictions: Sequence[RowPrediction],
+        owners: Sequence[PendingRequest[RowPrediction]],
     ) -> None:
         """Report to the circuit breaker which parties answered, and pass each request's outcome to ``on_outcome``."""
         channel = request.channel

@@ -102,7 +102,9 @@ class RequestBatcher(Generic[T]):
         if not self._pending:
             return
         if len(self._open) >= MAX_OPEN:
-            until = min(each.budget.arrived + min(WAIT_SHARE * each.budget.seconds, MAX_WAIT_S) for each in self._pending)
+            until = min(
+                each.budget.arrived + min(WAIT_SHARE * each.budget.seconds, MAX_WAIT_S) for each in self._pending
+            )
             if now < until and sum(len(each.ids) for each in self._pending) < INLINE_ROWS:
                 self._flush_at(until)
                 return

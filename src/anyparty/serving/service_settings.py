@@ -22,8 +22,8 @@ class ServiceLimits:
     """Limits of requests and connections.
 
     Attributes:
-        budget_ms: how long to wait for other parties if a request does not set it, in milliseconds.
-        batch_budget_ms: how long to wait for other parties if a batch request does not set it, in milliseconds.
+        budget_ms: how long a request waits in the service and for other parties if it does not set it, in milliseconds.
+        batch_budget_ms: the same for a batch request, in milliseconds.
         most_budget_ms: the longest wait that a request may set, in milliseconds.
         ids: maximum number of ids of one request.
         batch_ids: maximum number of ids of one batch.
@@ -32,6 +32,9 @@ class ServiceLimits:
         body_s: time in seconds that a client has for each of these steps: the TLS handshake, sending the headers,
             sending the body, and reading a further piece of the answer.
         connections: maximum number of open connections.
+        client_connections: maximum number of open connections from one address.
+        admin_connections: maximum number of open connections to the port for monitors; at the limit, a new connection
+            replaces the oldest one.
 
     Raises:
         ConfigError: a limit is not positive, or a default budget is above ``most_budget_ms``.
@@ -47,6 +50,8 @@ class ServiceLimits:
     at_once: int = 64
     body_s: float = 10.0
     connections: int = 500
+    client_connections: int = 250
+    admin_connections: int = 16
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -63,6 +68,10 @@ class ServiceLimits:
         The time does not depend on a request's own budget, which may be too short for any party to answer.
         """
         return FULL_WAIT_SHARE * self.budget_ms / 1e3
+
+    def wait_ms(self, path: str) -> float:
+        """Return how long a request to ``path`` waits if it does not set a budget, in milliseconds."""
+        return self.batch_budget_ms if path == "/predict/batch" else self.budget_ms
 
     def max_ids(self, path: str) -> int:
         """Return the maximum number of ids of a request to ``path``."""
