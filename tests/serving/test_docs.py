@@ -46,5 +46,8 @@ def test_the_request_and_answer_are_valid(run):
 def test_limits_are_the_defaults():
     limits = ServiceLimits()
     few, many = f"up to {limits.ids} ids; waits {limits.budget_ms:g} ms", f"up to {limits.batch_ids:,} ids"
+    connected = f"At most {limits.connections} clients can be connected"
+    assert f"At most {limits.at_once} requests are open" in PAGE
+    assert re.search(rf"{connected} at the same time, of which at most\s+{limits.client_connections} have", PAGE)
     for words in (few, many, f"waits {limits.batch_budget_ms / 1e3:g} s", f"most {limits.most_budget_ms / 1e3:g} s"):
         assert words in PAGE

@@ -126,7 +126,7 @@ class Predictor:
     min_wait_s: float = ServiceLimits().min_wait_s
     on_outcome: Callable[[RequestOutcome], None] = lambda outcome: None  # noqa: ARG005
     executor: BatchExecutor = field(default_factory=BatchExecutor)
-    batcher: RequestBatcher = field(init=False)
+    batcher: RequestBatcher[RowPrediction] = field(init=False)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
