@@ -3,10 +3,15 @@
 Three parties with 20,000 rows run as ``anyparty federate`` starts them, the service runs in its own process, and one
 client requests one id after the other over one connection. A hanging party is a stopped process (SIGSTOP): its machine
 replies, but the party does not.
+
+With ``--clients``, many clients request 1 or 100 ids at the same time, each over its own connection, and the page is
+``serving``.  ``--before FOLDER`` names the ``src`` folder of an earlier version, which is measured in alternation.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import contextlib
 import http.client
 import json
@@ -20,13 +25,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
+from anyparty import config as settings
+from anyparty.api.federation import Federation
 from anyparty.deployment import coordinator
 from anyparty.deployment.flare import federation_folder as flare
 from anyparty.errors import ConfigError
@@ -205,8 +212,147 @@ def main(*, quick: bool) -> None:
     page.write()
 
 
+# ---- many clients
+
+
+CLIENTS, IDS, ROUNDS = (1, 8, 64), (1, 100), 3
+
+
+class Load(NamedTuple):
+    """The requests of one measurement: milliseconds of the answered ones, seconds in all, and other counts."""
+
+    ms: list[float]
+    seconds: float
+    refused: int
+    whole: int
+
+    @classmethod
+    def total(cls, loads: list[Load]) -> Load:
+        """Add several measurements."""
+        ms = [each for load in loads for each in load.ms]
+        seconds, refused, whole = (sum(column) for column in list(zip(*loads, strict=True))[1:])
+        return cls(ms, seconds, refused, whole)
+
+    @property
+    def rate(self) -> float:
+        """Answers per second."""
+        return len(self.ms) / self.seconds
+
+    def cells(self) -> list[str]:
+        """Return p50, p99, answers per second, refusals, and the share of answers of all parties."""
+        p50, p99 = np.percentile(self.ms, (50, 99)) if self.ms else (np.nan, np.nan)
+        share = self.whole / max(len(self.ms), 1)
+        return [f"{p50:.1f}", f"{p99:.1f}", f"{self.rate:.0f}", str(self.refused), f"{100 * share:.0f} %"]
+
+
+async def load_of(port: int, clients: int, ids: int, requests: int) -> Load:
+    """Send a number of requests from several clients, each of which waits for its answer before the next one."""
+    loop, lots = asyncio.get_running_loop(), np.random.default_rng(1)
+    ms, counts, left = list[float](), {"refused": 0, "whole": 0}, iter(range(requests))
+
+    async def client() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in left:
+            body = json.dumps({"ids": [f"c{row}" for row in lots.integers(0, 1000, ids)]}).encode()
+            head = (
+                "POST /predict HTTP/1.1", "host: localhost", "content-type: application/json",
+                f"content-length: {len(body)}", "", "",
+            )  # fmt: skip
+            began = loop.time()
+            writer.write("\r\n".join(head).encode() + body)
+            answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+            content = await reader.readexactly(int(answer.split(b"content-length:")[1].split(b"\r")[0]))
+            if answer.split()[1] != b"200":
+                assert answer.split()[1] == b"503", content
+                counts["refused"] += 1
+            else:
+                ms.append(1e3 * (loop.time() - began))
+                counts["whole"] += all(len(each["took_part"]) == len(NAMES) for each in json.loads(content)["answers"])
+            if b"connection: close" in answer:  # a refusal
+                writer.close()
+                await asyncio.sleep(float(answer.split(b"retry-after:")[1].split(b"\r")[0]))
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+
+    began = loop.time()
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return Load(ms, loop.time() - began, counts["refused"], counts["whole"])
+
+
+@contextmanager
+def command_serving(place: Path, source: Path | None) -> Iterator[int]:
+    """Run ``anyparty serve``, of the version in the folder ``source`` if it is not ``None``; yield the port."""
+    command = [sys.executable, "-m", "anyparty", "serve", str(place), "--port", "0"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    environment |= {"PYTHONPATH": str(source)} if source else {}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:  # noqa: S603 - ourselves
+        try:
+            assert process.stdout is not None
+            while not (found := re.search(r"Serving on http://127.0.0.1:(\d+)", process.stdout.readline())):
+                assert process.poll() is None
+            yield int(found[1])
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def measured(ports: dict[str, int], *, quick: bool) -> list[list[str]]:
+    """Return the rows of a table: each number of clients and ids, for each service, measured in alternation."""
+    rows = []
+    for ids in IDS:
+        for clients in CLIENTS:
+            requests = (50 + 8 * clients if ids == 1 else 10 + 2 * clients) // (4 if quick else 1)
+            loads = {name: list[Load]() for name in ports}
+            for _ in range(1 if quick else ROUNDS):
+                for name, port in ports.items():
+                    loads[name].append(asyncio.run(load_of(port, clients, ids, requests)))
+            totals = {name: Load.total(each) for name, each in loads.items()}
+            for name, load in totals.items():
+                ratio = f"{load.rate / totals['before'].rate:.1f}" if "before" in totals else ""
+                rows.append([f"{clients} x {ids}", name, *load.cells(), ratio])
+    return rows
+
+
+def many_clients(*, quick: bool, before: Path | None) -> None:
+    page = Page("serving", "Prediction service: many clients", quick, words="service --clients")
+    rows = 2_000 if quick else ROWS
+    columns = ["clients x ids", "version", "p50", "p99", "answers/s", "refused", "by all parties", "answers/s, ratio"]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as services:
+        home = Path(folder)
+        Federation.from_config(settings.load(made(home, rows))).train(folder=home / "run")
+        versions = {"now": None} if before is None else {"before": before, "now": None}
+        ports = {
+            name: services.enter_context(command_serving(home / "run", source)) for name, source in versions.items()
+        }
+        for port in ports.values():
+            asyncio.run(load_of(port, 1, 1, 20))
+        page.table(f"All parties in one process, {rows:,} rows", columns, measured(ports, quick=quick))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        federation(Path(folder), rows) as house,
+        command_serving(house, None) as port,
+    ):
+        Client(port).until(2)
+        asyncio.run(load_of(port, 1, 1, 20))
+        page.table(f"Three processes over FLARE, {rows:,} rows", columns, measured({"now": port}, quick=quick))
+    page.say(f"p50 and p99 are milliseconds of the requests with an answer, by {NOTE} ({os.getloadavg()[0]:.1f} at the "
+             f"end, {os.cpu_count()} cores, on which the service, the parties and the clients run too). Each client "
+             "sends its next request after the answer to the last one. A request has a budget of 200 ms, which "
+             "includes the time in the queue: after that, the answer is the active party's alone, or the request is "
+             "refused with status 503, and the client waits for a second. Each of two versions is measured three "
+             "times, in alternation.")  # fmt: skip
+    page.write()
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
         serve_here(sys.argv[2], int(sys.argv[3]))
+    elif "--clients" in sys.argv:
+        parser = argparse.ArgumentParser(description=__doc__)
+        parser.add_argument("--clients", action="store_true")
+        parser.add_argument("--quick", action="store_true")
+        parser.add_argument("--before", type=Path)
+        words = parser.parse_args()
+        many_clients(quick=words.quick, before=words.before)
     else:
         main(quick=quick_asked(__doc__))

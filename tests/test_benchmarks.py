@@ -38,6 +38,13 @@ WORDS = {"beyond": ["--only", "distilled"]}  # only one of many choices
 UNTRIED = {"demo_picture", "demo_settings", "floor", "million_ids"}  # minutes; mypy checks them like all others
 
 
+@pytest.mark.net
+def test_a_quick_look_at_many_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PAGES, "service", ("serving", False))
+    monkeypatch.setitem(WORDS, "service", ["--clients"])
+    test_a_quick_look(tmp_path, "service")
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.net if name in FEDERATIONS else pytest.mark.slow) for name in PAGES]
 )
