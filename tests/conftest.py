@@ -1,5 +1,6 @@
 """Fixtures: CSV files of two parties with gaps, and the command line, called in this process."""
 
+import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from typer.testing import CliRunner
 
 from anyparty.api.federation import Federation
+from anyparty.artifacts.record import place_of
 from anyparty.cli.app import app
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # also for background jobs of a shell and their child processes
@@ -86,6 +88,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(trained: Path) -> Path:
     """Return the folder of a finished run."""
     return trained / "runs" / "credit-laser-seed1"
+
+
+def adopt(folder: Path) -> Path:
+    """Let the record of a copied run say that the run was trained in this folder, so that it may name its tables."""
+    path = folder / "record.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {"place": place_of(folder)}))
+    return folder
 
 
 @pytest.fixture

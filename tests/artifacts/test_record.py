@@ -11,6 +11,7 @@ from anyparty.api.runs import evaluate_run, model_for_run, predict_run
 from anyparty.artifacts.record import RunRecord
 from anyparty.errors import ModelError, ResumeError
 from anyparty.training.checkpoint import PROGRESS, read, write
+from tests.conftest import adopt
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def copy(trained, tmp_path):
     """Copy a finished run and its tables, so that a test may damage them."""
     folder = tmp_path / "copy"
     shutil.copytree(trained, folder)
-    return folder / "runs" / "credit-laser-seed1"
+    return adopt(folder / "runs" / "credit-laser-seed1")
 
 
 def change(run, **values):

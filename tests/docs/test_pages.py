@@ -22,6 +22,7 @@ from anyparty import METHODS, Federation, config
 from anyparty.config import Config
 from anyparty.report import party_set_scores
 from docs import generate_tables
+from tests.conftest import adopt
 from tests.docs.pages import DOCS, ELSEWHERE, LINK, ROOT, anchors, blocks, pages, text, without_code
 from tests.ports import free_port
 
@@ -175,6 +176,7 @@ def test_another_page_runs(page: str, started, tmp_path, monkeypatch, call) -> N
     folder = Path(shutil.copytree(started, tmp_path / "work"))
     settings = folder / "runs" / "credit-laser-seed0" / "config.toml"
     settings.write_text(settings.read_text().replace(str(started), str(folder)))
+    adopt(settings.parent)
     monkeypatch.chdir(folder)
     run(page, folder, call)
     if any(block.what == "track" for block in blocks(page)):

@@ -14,6 +14,7 @@ from scipy.stats import t
 from anyparty.api.runs import evaluate_run
 from anyparty.report import comparison, figures, party_set_scores
 from anyparty.report.recorded_runs import RunScores, find_runs
+from tests.conftest import adopt
 from tests.report import trained
 
 
@@ -223,7 +224,7 @@ def test_f1_of_another_class_is_not_compared(runs, tmp_path):
 
 
 def test_two_runs_of_one_variant_and_seed_are_named(runs, tmp_path):
-    again = shutil.copytree(runs["laser-1"], tmp_path / "again")
+    again = adopt(shutil.copytree(runs["laser-1"], tmp_path / "again"))
     found, scores = compared([runs["laser-1"], again, runs["local-1"]])
     differences, unlike = comparison.compare_variants(found, scores, "accuracy")
     assert len(differences) == 1
@@ -237,7 +238,7 @@ def test_variants_of_a_method_are_named_by_what_differs(runs):
 
 
 def test_settings_that_change_no_weight_make_no_variant(runs, tmp_path):
-    moved = shutil.copytree(runs["laser-2"], tmp_path / "moved")
+    moved = adopt(shutil.copytree(runs["laser-2"], tmp_path / "moved"))
     text = (moved / "config.toml").read_text(encoding="utf-8")
     changed = text.replace("checkpoint_every = 5", "checkpoint_every = 2").replace(
         "tensorboard = false", "tensorboard = true"

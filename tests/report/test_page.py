@@ -36,6 +36,7 @@ from anyparty.report import figures, page, party_set_scores, sections
 from anyparty.report.party_set_scores import PartySetScores, load_with_test_rows
 from anyparty.report.recorded_runs import RunScores, find_runs
 from anyparty.report.traffic import declared_messages, total_traffic
+from tests.conftest import adopt
 from tests.marks import slow_but
 from tests.report import homes, trained
 
@@ -476,6 +477,7 @@ def test_tables_that_changed_leave_the_rest(runs, tmp_path):
     shutil.copytree(runs["five"].parent, folder)
     settings = (folder / "run" / "config.toml").read_text().replace(str(runs["five"].parent), str(folder))
     (folder / "run" / "config.toml").write_text(settings)
+    adopt(folder / "run")
     frame = pl.read_csv(folder / "party2.csv")
     frame.head(50).write_csv(folder / "party2.csv")
     shown = read(folder / "run", tmp_path / "page")
@@ -494,7 +496,7 @@ def test_several_runs_on_one_page(runs, tmp_path):
 
 @pytest.mark.slow
 def test_the_figure_that_compares_runs_is_a_file_too(runs, tmp_path):
-    other = shutil.copytree(runs["two"], tmp_path / "other")
+    other = adopt(shutil.copytree(runs["two"], tmp_path / "other"))
     shown = read([runs["two"], other], tmp_path / "page")
     assert {"all-runs-rmse.png", "all-runs-rmse.svg"} <= {path.name for path in (tmp_path / "page/figures").iterdir()}
     assert "Less is better." in shown.text
@@ -526,7 +528,7 @@ def test_similar_names_get_distinct_links(runs, tmp_path):
 
 @pytest.mark.parametrize("what", slow_but(["no-settings", "not-utf-8", "cut-model"], {"cut-model"}))
 def test_a_page_stands_where_files_are_damaged(runs, tmp_path, what):
-    run = shutil.copytree(runs["five"], tmp_path / "run")
+    run = adopt(shutil.copytree(runs["five"], tmp_path / "run"))
     if what == "no-settings":
         (run / "config.toml").unlink()
         kept = json.loads((run / "record.json").read_text())

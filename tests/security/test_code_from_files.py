@@ -21,6 +21,7 @@ from anyparty.deployment.site.site_prediction import StoredPart
 from anyparty.errors import CodeNotAllowed, ConfigError, ModelError
 from anyparty.report import page
 from anyparty.serving import application
+from tests.conftest import adopt
 from tests.deployment import test_site_training as site_training_tests
 
 CANARY = "canary"
@@ -97,6 +98,7 @@ def received(trained: Path, tmp_path: Path, monkeypatch) -> Path:
         (folder / "evil.py").write_text(CODE.format(canary=str(tmp_path / CANARY)), encoding="utf-8")
     for name in ("bank", "shop"):
         _edit(run / "config.toml", str(trained / f"{name}.csv"), str(mail / f"{name}.csv"))
+    adopt(run)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     return run

@@ -25,6 +25,7 @@ from anyparty.serving.admission_middleware import AdmissionMiddleware, ServiceMe
 from anyparty.serving.http_app import PredictionResponse
 from anyparty.serving.http_server import listening_socket
 from anyparty.serving.service_settings import BearerTokens, ServiceLimits, check_clients_authenticate, tls_files
+from tests.conftest import adopt
 
 TOKENS = ("a-token-of-the-tests", "another-token-of-theirs")
 PATIENT = ServiceLimits(budget_ms=10_000, batch_budget_ms=10_000)  # for busy machines; no test waits so long
@@ -128,7 +129,7 @@ def test_a_replaced_model_is_reported_and_not_served(trained, tmp_path, monkeypa
     monkeypatch.setattr(backends, "CHECK_EVERY_S", 0.01)
     got, folder = [], tmp_path / "copy"
     shutil.copytree(trained, folder)
-    run = folder / "runs" / "credit-laser-seed1"
+    run = adopt(folder / "runs" / "credit-laser-seed1")
     app = application(run, say=got.append, limits=PATIENT)
     weights = run / "parties" / "bank" / "model.safetensors"
     sentence = f"{run} now holds another model or alignment than the one served; restart the service"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -22,13 +22,13 @@ from anyparty.api.arguments import place
 from anyparty.api.federation import Federation, read_party
 from anyparty.api.model import Model
 from anyparty.artifacts.model_files import ModelSummary
-from anyparty.artifacts.record import FILE, RunRecord, has_model
+from anyparty.artifacts.record import FILE, RunRecord, has_model, place_of
 from anyparty.config import Config, SplitSettings
 from anyparty.config.method_factory import chosen
 from anyparty.config.user_code import allowing
 from anyparty.core.declared_types import checked
 from anyparty.core.predictions import Predictions
-from anyparty.core.storage import inside
+from anyparty.core.storage import inside, read_bytes
 from anyparty.data.blocks import assemble
 from anyparty.data.splits import TEST, TRAIN
 from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, UserError, remark, some
@@ -64,7 +64,7 @@ def frame(
         ModelError: a record is damaged.
     """
     folders = sorted(map(Path, glob.glob(str(paths)) if isinstance(paths, str | Path) else paths))  # noqa: PTH207
-    found = [(folder, RunRecord.read(folder / FILE)) for folder in folders if (folder / FILE).is_file()]
+    found = [(folder, RunRecord.read(inside(folder, FILE))) for folder in folders if (folder / FILE).is_file()]
     if not found:
         raise ConfigError(f"{paths}: there is no folder of a run; name them as in frame('sweep/*')")
     each = [dict(_flat(_settings(folder, record))) for folder, record in found]
@@ -82,7 +82,7 @@ def _settings(folder: Path, record: RunRecord) -> dict[str, Any]:
     if record.settings:
         return tomllib.loads(record.settings)
     try:
-        return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+        return tomllib.loads(read_bytes(inside(folder, "config.toml")).decode())
     except (OSError, ValueError) as error:
         raise ModelError(f"{folder}: its settings cannot be read: {error}") from None
 
@@ -113,8 +113,8 @@ def _scores(record: RunRecord) -> dict[str, Any]:
 
 
 __all__ = [
-    "default_folder", "evaluate_run", "federation_of_run", "frame", "hold_out", "model_for_run", "own_tables",
-    "predict_run", "record", "settings_of", "tables_from",
+    "check_named_tables", "default_folder", "evaluate_run", "federation_of_run", "frame", "hold_out", "model_for_run",
+    "own_tables", "predict_run", "record", "settings_of", "tables_from",
 ]  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config
         ModelError: the folder does not hold a run.
     """
     path = inside(place(folder, "folder"), "config.toml")
-    if not path.is_file():
+    if not path.exists():
         if path.with_name("model.json").is_file():
             raise ModelError(f"{folder} is a saved model, not the folder of a run; use it in Python: "
                              f"anyparty.Model.load({str(folder)!r})")  # fmt: skip
@@ -285,7 +285,8 @@ def evaluate_run(
     same = [name for name in tables if _as_in_training(place(folder, "folder"), model, name, tables[name])]
     if model.roster.active in same and set(same) == {*tables, *(parties or ())}:
         with suppress(UserError):  # ``from_config`` raises an error if a party's table is missing
-            config = _with_task(place(folder, "folder"), settings_of(folder))
+            config = check_named_tables(place(folder, "folder"), settings_of(folder), tables)
+            config = _with_task(place(folder, "folder"), config)
             hold_out(model, _unchanged(place(folder, "folder"), Federation.from_config(config, tables)))
     if model.test_rows:
         remark("the model was trained on these tables: only the rows that its run held out are scored")
@@ -311,7 +312,7 @@ def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
         table = read_party(config, name, source, model.members[name].label, leads=name == model.roster.active)
     except TableError:
         return False
-    record = folder / "record.json"
+    record = inside(folder, "record.json")
     before = RunRecord.read(record).tables if record.exists() else {}
     return bool(table.fingerprint == before.get(name))
 
@@ -388,6 +389,31 @@ def _with_tables(folder: Path) -> Config:
         raise ModelError(f"{folder}: the run was trained from data frames, not files: its tables are not on disk; "
                          "if the command takes tables, give them: --table party=file, or "
                          "in Python {party: frame}")  # fmt: skip
+    return check_named_tables(folder, config)
+
+
+def check_named_tables(folder: Path, config: Config, given: Collection[str] = ()) -> Config:
+    """Check that the tables that a run's settings name may be opened, and return the settings.
+
+    The run of another person could name any file of this machine.  Files outside the run's folder are therefore opened
+    only if the run was trained in this folder.  A copy of the folder needs tables that the user names.
+
+    Args:
+        folder: the run's folder.
+        config: the run's settings.
+        given: the parties whose tables the user has named.
+
+    Raises:
+        ModelError: the folder is a copy, and its settings name a table outside the folder.
+    """
+    record = inside(folder, FILE)
+    if record.exists() and RunRecord.read(record).place == place_of(folder):
+        return config
+    for name, party in config.parties.items():
+        if name not in given and party.table and not party.table.resolve().is_relative_to(folder.resolve()):
+            raise ModelError(f"{folder}: this folder is a copy, and its settings name the table of {name!r} outside "
+                             f"the folder ({party.table}). Such a file is opened only for a run that was trained in "
+                             f"this folder; name tables: --table {name}=FILE, in Python {{party: frame}}")  # fmt: skip
     return config
 
 

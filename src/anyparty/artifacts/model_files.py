@@ -26,12 +26,22 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 import torch
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from anyparty.artifacts.run_folder import ID_HASHES, LOCK, take
 from anyparty.config.settings_group import Settings
 from anyparty.core.seeds import Seeds
-from anyparty.core.storage import check_format, inside, read_json, refuse_file, tuples, write_json
+from anyparty.core.storage import (
+    MAX_TEXT_BYTES,
+    MAX_WEIGHTS_BYTES,
+    check_format,
+    inside,
+    open_regular,
+    read_json,
+    refuse_file,
+    tuples,
+    write_json,
+)
 from anyparty.core.types import Roster, Task
 from anyparty.errors import ModelError, NotGiven, TableError, nearest
 from anyparty.methods.method import Method, PartyContext, State
@@ -51,6 +61,12 @@ from anyparty.training import checkpoint
 MANIFEST = "manifest.json"
 
 
+def _relative(name: str) -> str:
+    if "\\" in name or any(part in {"", ".", ".."} for part in name.split("/")):
+        raise ValueError(f"expected the name of a file inside the folder, got {name[:80]!r}")
+    return name
+
+
 class Manifest(Settings):
     """The hashes of a model's files, as manifest.json stores them.
 
@@ -61,7 +77,7 @@ class Manifest(Settings):
     """
 
     format: int = 1
-    files: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
+    files: dict[Annotated[str, AfterValidator(_relative)], Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
 
     @classmethod
     def write(cls, folder: Path, names: Iterable[str]) -> None:
@@ -79,7 +95,8 @@ class Manifest(Settings):
         """Read the manifest of a model's folder.
 
         Raises:
-            ModelError: the file does not exist, is not a manifest, or is a symbolic link that leads out of the folder.
+            ModelError: the file does not exist, is not a manifest, lists a file outside the folder, or is a symbolic
+                link that leads out of the folder.
         """
         path = inside(folder, MANIFEST)
         values = read_json(path)
@@ -113,10 +130,10 @@ def sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal.
 
     Raises:
-        ModelError: the file cannot be read.
+        ModelError: the file cannot be read, is not a regular file, or is larger than the limit for its kind.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path, MAX_WEIGHTS_BYTES if path.suffix == ".safetensors" else MAX_TEXT_BYTES) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file; copy the whole folder again") from None

@@ -24,7 +24,8 @@ Fields of every record:
     settings: the settings as TOML; a record of one party has only the settings that all parties share
 
 The record of a run in one process also has ``tables``: for each party, the fingerprint of its table.  Earlier versions
-stored the settings of such a run only in config.toml.
+stored the settings of such a run only in config.toml.  The field ``place`` identifies the run's folder on the machine
+that trained the run, as ``place_of`` returns it.
 
 Further fields in the record of a party at its own site:
 
@@ -63,7 +64,7 @@ import anyparty
 from anyparty.alignment.overlap import Overlap
 from anyparty.config.settings_group import Settings
 from anyparty.core.display import html_of, shown_in_notebooks
-from anyparty.core.storage import check_format, read_json, write_json
+from anyparty.core.storage import check_format, read_bytes, read_json, write_json
 from anyparty.core.types import Capabilities
 from anyparty.errors import ConfigError, ModelError, remarks_to
 from anyparty.training.callbacks import error_text, now, status_of
@@ -198,6 +199,7 @@ class RunRecord(StatusEntry):
     began: str = ""
     versions: dict[str, str] = {}
     tables: dict[str, str] = {}
+    place: str = ""
     rows: int | None = None
     overlap: Annotated[
         Overlap | None, AfterValidator(_of_all_blocks), PlainSerializer(lambda overlap: overlap and overlap.to_json())
@@ -307,10 +309,18 @@ def versions() -> dict[str, str]:
     }
 
 
+def place_of(folder: Path) -> str:
+    """Return a text that identifies a folder on this machine; it changes if the folder is copied, not if it is renamed.
+
+    The text is the number of the folder's inode, which the author of a received run cannot know.
+    """
+    return f"{folder.stat().st_ino:x}"
+
+
 def is_cut(path: Path) -> bool:
     """Return True if the record file ``path`` exists but is not valid JSON, which a power failure can cause."""
     try:
-        json.loads(path.read_text(encoding="utf-8"))
+        json.loads(read_bytes(path).decode())
     except OSError:
         return False
     except ValueError:

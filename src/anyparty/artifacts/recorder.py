@@ -37,6 +37,7 @@ from anyparty.artifacts.record import (
     RunRecord,
     declared_by,
     is_cut,
+    place_of,
     versions,
 )
 from anyparty.artifacts.run_folder import ID_HASHES, LOCK, take
@@ -203,6 +204,7 @@ class LocalRecorder(Recorder):
             "began": now(),
             "versions": versions(),
             "tables": dict(tables),
+            "place": place_of(folder),
             "rows": overlap.rows,
             "draws": DRAWS,
             "loss": loss,
@@ -226,7 +228,8 @@ class LocalRecorder(Recorder):
                 raise ResumeError(f"{settings}: this is not TOML ({error}); copy the run's folder again") from None
             _same(old.setdefault("code", dict(code)), code,  # records of earlier versions have no hashes
                   "the source of your functions changed since the run began", "source of")  # fmt: skip
-            values = old | {"status": "running", "error": "", "settings": config.to_toml()}
+            kept_place = {"place": place_of(folder)}  # the user has named the tables, so this is a run of this machine
+            values = old | kept_place | {"status": "running", "error": "", "settings": config.to_toml()}
             values.pop("ended", None)
         recorder = cls(path, RunRecord.of(values | declared_by(can), str(path)), Ledger.of(values["ledger"]), lock)
         if not resume:

@@ -10,7 +10,7 @@ from typing import Any
 from anyparty.config.network_settings import superseded
 from anyparty.config.schema import Config, RunSettings
 from anyparty.config.user_code import AllowedCode, allowing
-from anyparty.core.storage import user_path
+from anyparty.core.storage import read_bytes, user_path
 from anyparty.errors import ConfigError
 from anyparty.tables.readers import located
 
@@ -33,8 +33,11 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
             or a party is named twice.
     """
     path = user_path(path)
+    received = any((path.parent / name).exists() for name in ("record.json", "model.json"))
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
+        # A received file must be regular and small.  Users may name a pipe, such as <(command) in a shell.
+        content = (read_bytes(path) if received else path.read_bytes()).decode("utf-8-sig")  # a mark of some editors
+        values = tomllib.loads(content.replace("\r\n", "\n").replace("\r", "\n"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such settings file; `anyparty demo` writes one to start from") from None
     except OSError as error:
@@ -46,7 +49,6 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
         twice = "; a party's name may stand only once" if "Cannot declare" in str(error) else ""
         raise ConfigError(f"{path}: this is not TOML: {error}{twice}{_backslash(error)}") from None
     config = from_values(values, changes, source=str(path), folder=path.parent)
-    received = any((path.parent / name).exists() for name in ("record.json", "model.json"))
     return config.allowing(allowing(allow_code, str(path)) if received else AllowedCode(everything=True))
 
 

@@ -1,14 +1,21 @@
-"""Read and write files: a file is written atomically, and a path that leads out of its folder is rejected."""
+"""Read and write files: a file is written atomically, and a path that leads out of its folder is rejected.
+
+Files of runs and models may come from other people.  ``read_bytes`` therefore reads only regular files of limited size:
+a named pipe in place of a file would block the process, and a huge file would fill its memory.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import re
 import secrets
+import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +27,8 @@ from anyparty.errors import ConfigError, ModelError, StorageError
 
 _VARIABLE = re.compile(r"\$\w+|\$\{\w+\}|%\w+%")  # a variable of a shell
 PART = ".part"  # the suffix of incomplete files
+MAX_TEXT_BYTES = 16 << 20  # maximum size of a file of text, such as a record
+MAX_WEIGHTS_BYTES = 16 << 30  # maximum size of a file of weights
 
 
 def user_path(named: Path | str) -> Path:
@@ -106,6 +115,35 @@ def inside(folder: Path, relative: Path | str) -> Path:
     return path
 
 
+def open_regular(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> BufferedReader:
+    """Open a regular file of at most ``max_bytes`` bytes for reading.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        OSError: the file cannot be read, is not a regular file, or is larger.
+    """
+    # O_NONBLOCK: opening a named pipe would otherwise wait until another process writes to it
+    file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb")
+    status = os.fstat(file.fileno())
+    reason = "" if stat.S_ISREG(status.st_mode) else "it is not a regular file"
+    if not reason and status.st_size > max_bytes:
+        reason = f"it has {status.st_size:,} bytes, and the limit is {max_bytes:,}"
+    if reason:
+        file.close()
+        raise OSError(errno.EINVAL, reason)
+    return file
+
+
+def read_bytes(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
+    """Return the content of a regular file of at most ``max_bytes`` bytes.
+
+    Raises:
+        OSError: as ``open_regular``.
+    """
+    with open_regular(path, max_bytes) as file:
+        return file.read(max_bytes)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON atomically; NaN and infinity become null.
 
@@ -129,10 +167,11 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file.
 
     Raises:
-        ModelError: the file does not exist, is not a JSON object, or is nested too deeply.
+        ModelError: the file does not exist, is not a JSON object of at most ``MAX_TEXT_BYTES`` bytes in a regular file,
+            or is nested too deeply.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_bytes(path).decode())
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file; is {path.parent} a saved model or a run's folder?") from None
     except RecursionError:
@@ -141,7 +180,8 @@ def read_json(path: Path) -> dict[str, Any]:
     except NotADirectoryError:
         raise ModelError(f"{path.parent} is a file; name the folder of a saved model or a run") from None
     except (ValueError, OSError) as error:  # not JSON, not UTF-8, or a number with too many digits
-        raise ModelError(f"{path}: not readable as JSON ({error}); copy the folder again") from None
+        reason = getattr(error, "strerror", None) or error
+        raise ModelError(f"{path}: not readable as JSON ({reason}); copy the folder again") from None
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value

@@ -32,7 +32,7 @@ from pydantic import ConfigDict
 from anyparty.artifacts.record import FILE, RunRecord
 from anyparty.config.settings_group import Settings
 from anyparty.core.costs import PartyShape, published
-from anyparty.core.storage import inside, read_json
+from anyparty.core.storage import inside, read_bytes, read_json
 from anyparty.core.types import MessageSpec
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.errors import ModelError, some
@@ -183,7 +183,7 @@ def _run_in(folder: Path, values: Mapping[str, Any]) -> RecordedRun:
     """Return the run that one process recorded in ``folder``; ``values`` are the values of its record."""
     missing = _missing(values, ("ledger", "overlap", "versions", "tables", "declared"))
     path = inside(folder, "config.toml")
-    settings = _toml(path.read_bytes()) if path.exists() else {}
+    settings = _toml_file(path) if path.exists() else {}
     if not settings:
         missing.append(f"the settings: {path} does not exist or cannot be read")
     tables = dict(values.get("tables", {}))
@@ -372,6 +372,14 @@ def _toml(text: str | bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):  # ``ConfigError`` is a subclass of ``ValueError``
         return {}
     return values
+
+
+def _toml_file(path: Path) -> dict[str, Any]:
+    """Return the settings in a file; return an empty dictionary if they cannot be read."""
+    try:
+        return _toml(read_bytes(path))
+    except OSError:
+        return {}
 
 
 def _printable(value: Any) -> Any:

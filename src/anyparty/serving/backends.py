@@ -25,7 +25,7 @@ import torch
 
 from anyparty.alignment.alignment import Alignment, align
 from anyparty.api.model import Model
-from anyparty.api.runs import model_for_run, settings_of
+from anyparty.api.runs import check_named_tables, model_for_run, settings_of
 from anyparty.artifacts.model_files import ModelSummary, read_again
 from anyparty.config import Config
 from anyparty.core.types import Channel
@@ -211,7 +211,10 @@ def load_run(
     """
     model = model_for_run(folder, device="cpu", allow_code=allow_code)
     summary = ModelSummary.load(folder / "model.json")
-    sources = dict(tables or {name: own.table for name, own in settings_of(folder).parties.items() if own.table})
+    sources = dict(tables or {})
+    if not sources:
+        own = check_named_tables(folder, settings_of(folder)).parties
+        sources = {name: party.table for name, party in own.items() if party.table}
     if not sources:
         raise ModelError(f"{folder}: the run was trained from data frames, not files: its tables are not on disk; "
                          "give tables, --table party=file or in Python {party: frame}")  # fmt: skip

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from anyparty.core.storage import PART, check_format, writing
+from anyparty.core.storage import MAX_WEIGHTS_BYTES, PART, check_format, open_regular, read_bytes, writing
 from anyparty.errors import Diverged, ModelError, remark, some
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ModelError: the file does not exist, is incomplete or was not written by anyparty.
     """
     try:
+        open_regular(path, MAX_WEIGHTS_BYTES).close()
         with safe_open(path, framework="pt") as file:
             metadata = dict(json.loads((file.metadata() or {})["anyparty"]))
             return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a dict
@@ -182,7 +183,7 @@ class Checkpoints:
             if re.fullmatch(r"\d+-\d+\.safetensors\.[0-9a-f]+", left.stem):
                 left.unlink()
         named = self.folder / "run.txt"
-        same = bool(run) and named.exists() and named.read_text(encoding="utf-8") == run
+        same = bool(run) and named.exists() and read_bytes(named).decode(errors="replace") == run
         if not resume and not same:
             for old in self.files():
                 old.unlink()
@@ -271,6 +272,7 @@ def _position(metadata: dict[str, Any]) -> RunPosition | None:
 def _opens(path: Path) -> bool:
     """Return True if a file has the length that its header declares."""
     try:
+        open_regular(path, MAX_WEIGHTS_BYTES).close()
         with safe_open(path, framework="pt"):
             return True
     except (SafetensorError, OSError):
