@@ -330,7 +330,7 @@ class LimitedProtocol(H11Protocol):
     """A connection that is closed if the client sends no complete headers, or reads nothing, for ``body_s`` seconds."""
 
     limits: ClassVar[ServiceLimits] = ServiceLimits()
-    counter: ClassVar[ConnectionCounter] = ConnectionCounter(ServiceLimits())
+    counter: ClassVar[ConnectionCounter]
     _header_timer: asyncio.TimerHandle | None = None
     _read_timer: asyncio.TimerHandle | None = None
 
