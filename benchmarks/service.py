@@ -314,7 +314,12 @@ def measured(ports: dict[str, int], *, quick: bool) -> list[list[str]]:
 
 
 def many_clients(*, quick: bool, before: Path | None) -> None:
-    page = Page("serving", "Prediction service: many clients", quick, words="service --clients")
+    page = Page(
+        "serving",
+        "Prediction service: many clients",
+        quick,
+        words="service --clients" + " --before FOLDER" * (before is not None),
+    )
     rows = 2_000 if quick else ROWS
     columns = ["clients x ids", "version", "p50", "p99", "answers/s", "refused", "by all parties", "answers/s, ratio"]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as services:
