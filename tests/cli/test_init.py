@@ -52,6 +52,7 @@ def test_train_prints_the_columns_of_ids_that_it_found(call: Call) -> None:
     assert "ids:" not in call("train", "runs/bank-shop-laser-seed0/config.toml", "--run", "second").output
 
 
+@pytest.mark.filterwarnings("ignore:the ids of .* are numbers in the order")
 def test_ids_with_other_names_are_given_by_party(call: Call) -> None:
     """The names of the columns and their cells differ so much that no search finds them."""
     pl.read_csv("bank.csv").with_columns(customer=pl.lit(0)).with_row_index("row").write_csv("bank.csv")

@@ -98,7 +98,7 @@ def test_the_gaps_of_an_older_record_are_reported(copied):
 
 def test_a_record_of_a_later_version_is_rejected(copied):
     change(copied[1], format=99)
-    with pytest.raises(ModelError, match=r"shop.json: a record in format 99, this version reads format 1"):
+    with pytest.raises(ModelError, match=r"shop.json: a record in the newer format 99; this version reads format 1"):
         find_runs(copied)
 
 
