@@ -77,6 +77,19 @@ class TestDropout:
         assert not torch.equal(one, other)
         assert not torch.equal(again, other)
 
+    def test_a_layer_with_two_names_is_replaced_under_both(self):
+        drop = nn.Dropout(0.5)
+        network = swap_dropout(nn.Sequential(drop, nn.Sequential(nn.Identity(), drop), drop))
+        assert isinstance(network[0], RowDropout)
+        assert network[0] is network[1][1] is network[2]
+
+    def test_dropout_of_all_entries_has_a_gradient_of_zero(self):
+        x = torch.ones(5, 4, requires_grad=True)
+        made = swap_dropout(nn.Sequential(nn.Dropout(1.0)))(x)
+        made.sum().backward()
+        assert torch.equal(made, torch.zeros(5, 4))
+        assert torch.equal(x.grad, torch.zeros(5, 4))
+
     def test_channels_are_dropped_as_a_whole(self):
         layer = swap_dropout(nn.Dropout2d(0.5))
         with draw_by_row(layer, 5, ROWS):

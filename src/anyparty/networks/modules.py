@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyparty.core.draws import uniform
@@ -86,6 +87,8 @@ class RowDropout(nn.Module):
         """Set entries or channels to zero, and scale the others by 1 / (1 - p); in evaluation mode return x."""
         if not self.training or not self.p:
             return x
+        if self.p == 1:  # below, the gradient would be 0 / 0
+            return 0.0 * x
         shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.channels else x.shape
         if self.draws is None or len(self.draws[1]) != len(x):
             lots = torch.rand(shape, device=x.device)
@@ -100,14 +103,16 @@ class RowDropout(nn.Module):
 
 def swap_dropout(module: nn.Module) -> nn.Module:
     """Replace the dropout layers of a network by ``RowDropout``, and return the network."""
-    parents = [(parent, name, layer) for parent in module.modules() for name, layer in parent.named_children()]
-    found = [each for each in parents if type(each[2]) in {*_ELEMENTS, *_CHANNELS}]
     if type(module) in {*_ELEMENTS, *_CHANNELS}:
         module = nn.Sequential(module)
-        found = [(module, "0", module[0])]
-    for number, (parent, name, layer) in enumerate(found):
-        swapped = RowDropout(float(layer.p), number, channels=type(layer) in _CHANNELS)  # type: ignore[arg-type]
-        setattr(parent, name, swapped.train(layer.training))
+    swapped: dict[nn.Module, RowDropout] = {}
+    # ``named_children`` would leave out the second name of a layer that is used twice
+    for parent, name, layer in [(each, *child) for each in module.modules() for child in each._modules.items()]:  # noqa: SLF001
+        if isinstance(layer, _DropoutNd) and type(layer) in {*_ELEMENTS, *_CHANNELS}:
+            if layer not in swapped:
+                made = RowDropout(layer.p, len(swapped), channels=type(layer) in _CHANNELS)
+                swapped[layer] = made.train(layer.training)
+            setattr(parent, name, swapped[layer])
     return module
 
 
