@@ -139,7 +139,7 @@ def joint(world: World) -> Way:
     made = method("laser", embedding=WIDTH)
     assert isinstance(made, Split)
     states, rows = world.states(made)
-    steps_of = made.joint(states, rows)
+    steps_of = made.joint(made.step, states, rows)
     assert not isinstance(steps_of, str)
 
     def run(steps: int) -> None:

@@ -1,5 +1,6 @@
 """Joint execution computes the steps of the protocol: the same weights up to rounding, and the same ledger."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -15,7 +16,7 @@ from anyparty.methods.split.joint_steps import StackedEncoders
 from anyparty.methods.split.rule import Rule, every_row
 from anyparty.methods.split.split_method import Split
 from anyparty.networks.encoders import MLP
-from anyparty.networks.optimizer import Optimizer
+from anyparty.networks.optimizer import CustomOptimizer, Optimizer
 from anyparty.training.joint import JointExecution
 from anyparty.transport.ledger import Ledger
 from tests import worlds
@@ -153,7 +154,7 @@ def test_a_party_without_rows_in_a_batch_makes_no_step():
     of, made = world(N=16, observed=observed), method("laser", embedding=5)
     for encoder in (worlds.SMALL, OwnEncoder):
         states = worlds.begin(made, of, optimizer=ADAM, encoder=encoder)
-        steps = made.joint(states, of.rows)
+        steps = made.joint(made.step, states, of.rows)
         for number, rows in enumerate((torch.arange(8), torch.arange(8, 16))):
             before = worlds.weights(states)
             (batch,) = steps.begin_epoch([worlds.batch_of(rows, number)])
@@ -170,7 +171,7 @@ def test_a_batch_without_labels_moves_no_head(name):
     labeled = torch.arange(24) < 14
     of, made = world(labeled=labeled), method(name, embedding=5)
     states = worlds.begin(made, of, optimizer=ADAM)
-    steps = made.joint(states, of.rows)
+    steps = made.joint(made.step, states, of.rows)
     batches = [worlds.batch_of(torch.arange(14)), worlds.batch_of(torch.arange(14, 24), 1)]
     first, second = steps.begin_epoch(batches)
     steps.step(first)
@@ -226,6 +227,133 @@ def test_joint_runs_are_the_same_bits_twice_and_after_a_resume(tmp_path):
     assert worlds.same_bits(whole, run(6, "run", resume=True))
 
 
+class Gated(MLP):
+    """A subclass of the built-in perceptron, whose activation has a weight."""
+
+    def __call__(self, inputs, outputs):
+        return nn.Sequential(nn.Linear(inputs, 6), nn.PReLU(), nn.Linear(6, outputs))
+
+
+def test_a_subclass_of_the_perceptron_trains_its_own_layers():
+    found = both(method("laser", embedding=5), world(N=40), epochs=2, optimizer=ADAM, encoder=Gated())
+    assert_alike(found)
+    assert found[1][3].ran == {"train": "joint"}
+
+
+@pytest.mark.parametrize("encoder", [worlds.SMALL, OwnEncoder])
+def test_a_batch_of_pseudo_labels_without_any_sure_row(encoder):
+    """Encoders make a step with a gradient of zero, as in the protocol."""
+    of, everyone = world(N=40, labeled=torch.arange(40) < 6), torch.ones(40, dtype=torch.bool)
+    made = method("laser", embedding=5, unlabelled="pseudo", sure=0.999)
+    found = both(made, of, epochs=3, batch_size=4, optimizer=ADAM, encoder=encoder, training=everyone)
+    assert_alike(found)
+    assert found[1][3].ran == {"train": "joint", "pseudo": "joint"}
+
+
+class Frozen(Split):
+    """A method whose parties do not train, by a change of a part of the protocol."""
+
+    def backward(self, state, h, own, received):
+        super().backward(state, h, own, received)
+        state.optimizers["encoder"].zero_grad()
+
+
+class Wrapped(Split):
+    """A method whose stage has another step."""
+
+    def stages(self, seat):
+        return tuple(replace(stage, step=self.other) for stage in super().stages(seat))
+
+    async def other(self, net, state, rows, batch):
+        return await self.step(net, state, rows, replace(batch, share=0.1))
+
+
+@pytest.mark.parametrize(("kind", "part"), [(Frozen, "'backward'"), (Wrapped, "'step'")])
+def test_a_method_that_changes_the_protocol_is_not_computed_jointly(kind, part):
+    made, of = kind(rule=Maximum(), embedding=5), world(N=40)
+    found = both(made, of, epochs=2)
+    assert_alike(found, tolerance=0)
+    assert found[1][3].ran == {"train": f"protocol: {kind.__name__} has its own {part}"}
+    with pytest.raises(ConfigError, match="has its own"):
+        worlds.train(made, of, joint=JointExecution(of.roster.names, "a", Ledger(), "joint"))
+
+
+def test_parties_that_share_a_module_are_not_computed_jointly():
+    of, made, shared = world(K=2), method("laser", embedding=5), nn.Linear(3, 5)
+    joint = JointExecution(of.roster.names, "a", Ledger())
+    worlds.train(made, of, encoder=lambda *_: shared, joint=joint)
+    assert joint.ran == {"train": "protocol: parties share parameters"}
+
+
+class OwnOptimizer(torch.optim.Optimizer):
+    """An optimizer that counts its steps, and gives each parameter new memory, as many tutorials do."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        self.steps = 0
+
+    def step(self):
+        self.steps += 1
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                parameter.data = parameter.data - 0.1 / self.steps * parameter.grad
+
+
+class FusedOptimizer(torch.optim.Adam):
+    """A fused optimizer with an argument and a computation of its own."""
+
+    def __init__(self, parameters, scale):
+        super().__init__(parameters, lr=0.02, fused=True)
+        self.scale = scale
+
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad = None if parameter.grad is None else parameter.grad.sign() * self.scale
+        super().step()
+
+
+def hooked(parameters):
+    """Return a fused optimizer that keeps weights small by a hook."""
+    made = torch.optim.SGD(parameters, lr=0.1, fused=True)
+    made.register_step_post_hook(lambda *_: [each.data.clamp_(-0.1, 0.1) for each in parameters])
+    return made
+
+
+@pytest.mark.parametrize("make", [OwnOptimizer, lambda parameters: FusedOptimizer(parameters, 0.5), hooked])
+def test_a_users_optimizer(make):
+    """The last party has few rows; its optimizer makes a step only in batches with such a row."""
+    observed = torch.ones(40, 3, dtype=torch.bool)
+    observed[5:, 2] = False
+    of, encoder = world(N=40, observed=observed), MLP(hidden=(7, 6))
+    optimizer = CustomOptimizer(make=make)
+    found = both(method("laser", embedding=5), of, epochs=3, batch_size=4, encoder=encoder, optimizer=optimizer)
+    assert_alike(found)
+    assert found[1][3].ran == {"train": "joint"}
+
+
+def test_trained_parameters_hold_no_weights_of_other_parties():
+    """A file that torch.save writes holds the whole memory of which a tensor is a part."""
+    of = world(K=3)
+    joint = JointExecution(of.roster.names, "a", Ledger())
+    trained = worlds.train(method("laser", embedding=5), of, joint=joint, encoder=MLP(hidden=(7, 6)))
+    for party in trained.values():
+        for parameter in party.state.modules["encoder"].parameters():
+            assert parameter.untyped_storage().nbytes() == parameter.numel() * parameter.element_size()
+
+
+def test_random_numbers_are_drawn_for_few_batches_at_once(monkeypatch):
+    """The numbers of all rows of an epoch would need K K numbers for each row."""
+    monkeypatch.setattr(joint_steps, "MOST_DRAWN", 8 * 3 * 3)
+    drawn, draw = [], joint_steps.draw_noise
+    monkeypatch.setattr(joint_steps, "draw_noise", lambda *given: drawn.append(given) or draw(*given))
+    of, made = world(N=24), method("laser", embedding=5)
+    batches = made.joint(made.step, worlds.begin(made, of), of.rows).begin_epoch(
+        [worlds.batch_of(rows, number) for number, rows in enumerate(torch.arange(24).split(8))]
+    )
+    for number, _ in enumerate(batches, 1):
+        assert len(drawn) == number
+
+
 class TestSettings:
     def run(self, folder=None, name="laser", **settings):
         federation = Federation.from_tables(tables(), id="id", label="bad")
@@ -258,4 +386,5 @@ def test_frozen_and_own_encoders_are_not_stacked():
     assert StackedEncoders.of(states) is not None
     states[1].modules["encoder"][0].weight.requires_grad_(False)
     assert StackedEncoders.of(states) is None
-    assert StackedEncoders.of(list(worlds.begin(made, of, encoder=nn.Linear).values())) is None
+    for encoder in (nn.Linear, Gated()):
+        assert StackedEncoders.of(list(worlds.begin(made, of, encoder=encoder).values())) is None

@@ -148,8 +148,8 @@ Loss = Callable[[State, Rows, Batch], float | None]
 class JointStage(Protocol):
     """The steps of a stage for all parties in one process."""
 
-    def begin_epoch(self, batches: Sequence[Batch]) -> Sequence[Batch]:
-        """Read the optimizers' settings for the epoch; return the batches, perhaps with random numbers."""
+    def begin_epoch(self, batches: Sequence[Batch]) -> Iterable[Batch]:
+        """Read networks and optimizers for the epoch; return the batches, perhaps with random numbers."""
 
     def step(self, batch: Batch) -> float | None:
         """Train all parties on a batch; return the loss, or ``None`` if there is no row to learn from."""
@@ -186,8 +186,9 @@ class Stage:
         finish: coroutine that each party runs after the last batch of an epoch.
         record: function that returns additional entries for the active party's record of an epoch, such as the time on
             a schedule's clock.
-        joint: function that returns the steps of the stage for all parties together, from each party's state and rows,
-            or the reason why the steps cannot be computed together; ``None`` if no stage of this kind can.
+        joint: function that returns the steps of the stage for all parties together, from ``step`` and each party's
+            state and rows, or the reason why the steps cannot be computed together; ``None`` if no stage of this kind
+            can.
         continues: whether the stage goes on training the networks of the preceding stage. A run that keeps the best
             weights may then keep the weights with which this stage began.
 
@@ -207,7 +208,7 @@ class Stage:
     remark: Callable[[Rows], str] | None = None
     finish: Callable[[Channel, State, Rows], Awaitable[None]] | None = None
     record: Callable[[State], Mapping[str, float]] | None = None
-    joint: Callable[[Mapping[str, State], Mapping[str, Rows]], JointStage | str] | None = None
+    joint: Callable[[Step, Mapping[str, State], Mapping[str, Rows]], JointStage | str] | None = None
     continues: bool = False
 
     @cached_property

@@ -78,7 +78,7 @@ class JointExecution:
         """
         meeting = await self._meet(me, state, rows)
         if me == self.active:
-            made = stage.joint(meeting.states, meeting.rows) if stage.joint is not None else ""
+            made = stage.joint(stage.step, meeting.states, meeting.rows) if stage.joint is not None else ""
             self._steps = None if isinstance(made, str) else made
             if self._steps is not None:
                 self.ran[stage.name] = JOINT

@@ -1,9 +1,9 @@
 """Training steps of a split method with all parties in one process: one graph, no messages.
 
 A step computes the loss and the gradients that the parties' coroutines compute, up to rounding. Encoders of equal shape
-are computed together: the weights of a layer are one tensor, of which each party's parameter is a view. Other encoders
-are called one after the other. In both cases, one backward pass computes all gradients, and optimizers with equal
-settings make one step together. A party without a row in the batch makes no step.
+are computed together: in an epoch, the weights of a layer are one tensor, of which each party's parameter is a view.
+Other encoders are called one after the other. In both cases, one backward pass computes all gradients, and built-in
+optimizers with equal settings make one step together. A party without a row in the batch makes no step.
 
 An unobserved block is zero before the encoder, and its embedding is replaced by zeros after it, with ``torch.where``.
 
@@ -13,7 +13,8 @@ Notation  B rows of the batch, K parties with columns, H width of an embedding, 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from anyparty.methods.split.exchange import Gathered
 from anyparty.methods.split.rule import draw_noise
 from anyparty.networks.encoders import MLP
 from anyparty.networks.modules import RowDropout
+from anyparty.networks.optimizer import Optimizer
 
 if TYPE_CHECKING:
     from anyparty.methods.split.split_method import Split
@@ -69,25 +71,27 @@ class JointSteps:
         self.readers = [name for name in self.blocks if name not in topology.unread]
         self.stacked = StackedEncoders.of([self.states[name] for name in self.readers])
         self.x = {name: _whole(self.rows[name]) for name in self.readers} if self.stacked else {}
-        self.optimizers = JointOptimizers(
-            [each for state in self.states.values() for each in (state.optimizers.get("encoder"),) if each]
-            + ([self.lead.optimizers["heads"]] if "heads" in self.lead.optimizers else [])
-        )
+        self.optimizers = JointOptimizers({name: self.states[name] for name in self.readers}, self.lead)
 
-    def begin_epoch(self, batches: Sequence[Batch]) -> list[Batch]:
-        """Read the optimizers' settings and state for an epoch; return the batches with the rule's random numbers."""
+    def begin_epoch(self, batches: Sequence[Batch]) -> Iterator[Batch]:
+        """Read the networks and optimizers for an epoch; return the batches with the rule's random numbers."""
         self.optimizers.begin_epoch()
+        if self.stacked is not None:
+            self.stacked.tie()
+        return self._drawn(batches)
+
+    def _drawn(self, batches: Sequence[Batch]) -> Iterator[Batch]:
+        """Yield the batches with the rule's random numbers, and hold the numbers of few batches at a time."""
         seat = self.lead.seat
         plan, host, K = self.method.plan(seat.roster), self.method.host(seat), seat.roster.K
-        drawn: list[Batch] = []
         for size, alike in groupby(batches, key=lambda batch: len(batch.rows)):
             each = list(alike)
             at_once = max(1, MOST_DRAWN // max(1, size * K * max(1, len(host.owners))))
             for some in (each[n : n + at_once] for n in range(0, len(each), at_once)):
                 rows = torch.stack([batch.rows for batch in some]).to(seat.device)
                 noises = draw_noise(plan, host, some, rows, K)
-                drawn += [replace(batch, noise=noise) for batch, noise in zip(some, noises, strict=True)]
-        return drawn
+                for batch, noise in zip(some, noises, strict=True):
+                    yield replace(batch, noise=noise)
 
     def step(self, batch: Batch) -> float | None:
         """Train on a batch; return the loss, or ``None`` if the batch has no row to learn from.
@@ -97,21 +101,26 @@ class JointSteps:
         """
         observed = self.observed[batch.rows]
         counts = observed.sum(dim=0).tolist()
+        there = {name for name, count in zip(self.blocks, counts, strict=True) if count}
         self.optimizers.zero_grad()
         if self.stacked is not None:
             self.stacked.zero_grad()
-        if not any(counts):
+        if not there:
+            self.optimizers.step(there)
             return None
         h = self._encode(batch, observed, counts)
         if not finite(h.detach()):
             self._name_diverged(h.detach(), batch)
+        if h.requires_grad:
+            h.retain_grad()
         loss = self.method.learn(self.lead, self.lead_rows, batch, Gathered(observed=observed), h)
-        if loss is None and h.requires_grad:  # as in the protocol, encoders make a step with a gradient of zero
+        if h.requires_grad and h.grad is None:  # as in the protocol, encoders make a step with a gradient of zero
             h.backward(torch.zeros_like(h))  # type: ignore[no-untyped-call]
         if self.stacked is not None:
-            there = {name for name, count in zip(self.blocks, counts, strict=True) if count}
             self.stacked.give_gradients([name in there for name in self.readers])
-        self.optimizers.step()
+        self.optimizers.step(there)
+        if self.stacked is not None and self.optimizers.own:
+            self.stacked.tie()
         self._count(counts)
         return loss
 
@@ -157,8 +166,10 @@ class JointSteps:
         return taken
 
     def end_epoch(self) -> None:
-        """Give the optimizers' state back to each party's optimizer, for checkpoints."""
+        """Give weights and optimizers' state back to each party, for checkpoints and for the trained model."""
         self.optimizers.end_epoch()
+        if self.stacked is not None:
+            self.stacked.untie()
 
 
 def _whole(rows: Rows) -> Tensor:
@@ -183,20 +194,36 @@ class StackedEncoders:
     @classmethod
     def of(cls, states: Sequence[State]) -> StackedEncoders | None:
         """Stack the parties' encoders; ``None`` if they are not built-in perceptrons of equal shape."""
-        made = {state.seat.encoder for state in states if isinstance(state.seat.encoder, MLP)}
+        kinds = {state.seat.encoder if type(state.seat.encoder) is MLP else None for state in states}
         encoders = [state.modules["encoder"] for state in states]
-        plain = all(isinstance(state.seat.encoder, MLP) for state in states) and len(made) == 1
-        if not plain or not all(isinstance(each, nn.Sequential) and len(each) > 1 for each in encoders):
+        if None in kinds or len(kinds) > 1:  # a subclass of MLP may make any layers
+            return None
+        if not all(isinstance(each, nn.Sequential) and len(each) > 1 for each in encoders):
             return None
         if any(not parameter.requires_grad for each in encoders for parameter in each.parameters()):
             return None
         return cls([each for each in encoders if isinstance(each, nn.Sequential)])
 
+    def tie(self) -> None:
+        """Copy the parties' weights into the shared tensors, and make each party's parameter a view of them.
+
+        Nothing is copied if they are views already. An optimizer of a user may give a parameter new memory.
+        """
+        for whole, parameters in self.shared:
+            for each, part in zip(parameters, whole.data.unbind(0), strict=True):
+                if each.data_ptr() != part.data_ptr():
+                    part.copy_(each.data)
+                    each.data = part
+
+    def untie(self) -> None:
+        """Give each party's parameters memory of their own, so that no party's file holds the weights of others."""
+        for _, parameters in self.shared:
+            for each in parameters:
+                each.data = each.data.clone()
+
     def _stack(self, parameters: Sequence[nn.Parameter]) -> nn.Parameter:
-        """Return one tensor with a leading axis of parties, and make each party's parameter a view of it."""
+        """Return one tensor with a leading axis of parties, of which ``tie`` makes each party's parameter a view."""
         whole = nn.Parameter(torch.stack([each.detach() for each in parameters]))
-        for each, part in zip(parameters, whole.data.unbind(0), strict=True):
-            each.data = part
         self.shared.append((whole, list(parameters)))
         return whole
 
@@ -252,22 +279,36 @@ def _drop(x: Tensor, keys: Sequence[int], rows: Tensor, layer: RowDropout) -> Te
 
 
 class JointOptimizers:
-    """Optimizers that make one step together if their kind and settings are equal."""
+    """The optimizers of the encoders and of the heads; those with equal settings make one step together.
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        self.optimizers, self.merged = optimizers, list[torch.optim.Optimizer]()
-        self.parameters = [p for each in optimizers for group in each.param_groups for p in group["params"]]
+    Args:
+        encoders: the states of the parties whose encoders are trained.
+        lead: the state of the active party, which hosts the heads.
+
+    """
+
+    def __init__(self, encoders: Mapping[str, State], lead: State) -> None:
+        found = [(name, state, state.optimizers.get("encoder")) for name, state in encoders.items()]
+        found.append(("", lead, lead.optimizers.get("heads")))
+        self.each = [(name, state.seat.optimizer, made) for name, state, made in found if made is not None]
+        self.merged: list[tuple[set[str], torch.optim.Optimizer]] = []
+        self.parameters = [p for _, _, made in self.each for p in _parameters(made)]
+        self.own = any(type(settings) is not Optimizer for _, settings, _ in self.each)  # made by a user's function
 
     def begin_epoch(self) -> None:
-        """Merge optimizers with equal settings; the merged ones share the state of the parties' optimizers."""
-        self.merged, alike = [], defaultdict[Any, list[torch.optim.Optimizer]](list)
-        for each in self.optimizers:
-            settings = [{k: v for k, v in group.items() if k != "params"} for group in each.param_groups]
-            fused = len(settings) == 1 and settings[0].get("fused") and not hasattr(each, "anyparty_scheduler")
-            alike[(type(each), repr(settings)) if fused else id(each)].append(each)
-        for optimizers in alike.values():
+        """Merge optimizers with equal settings; the merged ones share the state of the parties' optimizers.
+
+        A user's optimizer may have any code and hooks, so it is never merged.
+        """
+        self.merged, alike = [], defaultdict[Any, list[tuple[str, torch.optim.Optimizer]]](list)
+        for name, settings, made in self.each:
+            groups = [{k: v for k, v in group.items() if k != "params"} for group in made.param_groups]
+            plain = type(settings) is Optimizer and len(groups) == 1
+            alike[(type(made), repr(groups)) if plain else id(made)].append((name, made))
+        for some in alike.values():
+            names, optimizers = {name for name, _ in some}, [made for _, made in some]
             if len(optimizers) == 1:
-                self.merged.append(optimizers[0])
+                self.merged.append((names, optimizers[0]))
                 continue
             group = dict(optimizers[0].param_groups[0])
             kind: Any = type(optimizers[0])
@@ -276,23 +317,28 @@ class JointOptimizers:
             merged._optimizer_step_pre_hooks.update(optimizers[0]._optimizer_step_pre_hooks)  # noqa: SLF001
             for each in optimizers:
                 merged.state.update(each.state)
-            self.merged.append(merged)
+            self.merged.append((names, merged))
 
     def zero_grad(self) -> None:
         """Remove all gradients."""
         for parameter in self.parameters:
             parameter.grad = None
 
-    def step(self) -> None:
-        """Make one step; parameters without a gradient do not change."""
-        for each in self.merged:
-            each.step()
+    def step(self, there: AbstractSet[str]) -> None:
+        """Make a step of the heads and of the parties in ``there``; parameters without a gradient do not change."""
+        for names, each in self.merged:
+            if "" in names or names & there:
+                each.step()
 
     def end_epoch(self) -> None:
         """Give the state back to each party's optimizer."""
-        for merged in self.merged:
-            for each in self.optimizers:
+        for _, merged in self.merged:
+            for _, _, each in self.each:
                 if each is not merged:
-                    for parameter in (p for group in each.param_groups for p in group["params"]):
+                    for parameter in _parameters(each):
                         if parameter in merged.state:
                             each.state[parameter] = merged.state[parameter]
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

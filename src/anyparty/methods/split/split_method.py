@@ -38,7 +38,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, Roster, Task, finite
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost, some
-from anyparty.methods.method import Batch, PartyContext, Stage, State
+from anyparty.methods.method import Batch, PartyContext, Stage, State, Step
 from anyparty.methods.split import exchange
 from anyparty.methods.split.exchange import ExchangePart, Gathered
 from anyparty.methods.split.joint_steps import JointSteps
@@ -60,6 +60,7 @@ from anyparty.networks.encoders import MLP, Factory, build
 from anyparty.networks.heads import Heads, ModuleHeads, StackedMLP, TrainedParties
 from anyparty.networks.modules import draw_by_row
 
+PROTOCOL_PARTS = ("step", "encode", "check_embeddings", "gather", "fuse", "backward")  # not called in joint execution
 UNREAD = "no head reads the embedding of a party that has this row"
 UNREACHED = "training reached no labelled row of a party that has this row"
 
@@ -243,11 +244,21 @@ class Split:
 
         return (Stage(name="train", step=self.step, rows=rows, joint=self.joint),)
 
-    def joint(self, states: Mapping[str, State], rows: Mapping[str, Rows]) -> JointSteps | str:
-        """Return the training steps for all parties in one process, or the reason why the protocol is needed."""
+    def joint(self, step: Step, states: Mapping[str, State], rows: Mapping[str, Rows]) -> JointSteps | str:
+        """Return the training steps for all parties in one process, or the reason why the protocol is needed.
+
+        A user's subclass may change a part of the protocol that the joint execution does not call, for example to clip
+        gradients. ``step`` is the step of the stage.
+        """
         roster = next(iter(states.values())).seat.roster
         if len(self.hosts(roster)) > 1:
             return "several parties host heads"
+        changed = [name for name in PROTOCOL_PARTS if getattr(type(self), name) is not getattr(Split, name)]
+        if changed or step != self.step:
+            return f"{type(self).__name__} has its own {some(changed or ['step'])}"
+        of = [{id(p) for module in state.modules.values() for p in module.parameters()} for state in states.values()]
+        if len(set().union(*of)) < sum(map(len, of)):
+            return "parties share parameters"
         return JointSteps(self, states, rows)
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
