@@ -241,5 +241,24 @@ def test_a_mistake_is_named(rule, said):
         check_rule(rule)
 
 
+class InPlace(Mean):
+    """Clamps the labels of the batch, which other parts of the step may read too."""
+
+    def losses(self, host, heads, h, observed, y, noise):
+        return super().losses(host, heads, h, observed, y.clamp_(max=1), noise)
+
+
+def test_a_change_of_an_argument_is_named():
+    with pytest.raises(ConfigError, match=r"changes h, observed or y in place .*: compute a new tensor"):
+        check_rule(InPlace())
+
+
+@pytest.mark.parametrize("parties", [(), (0,), (3, 64)])
+def test_the_number_of_parties_is_checked(parties):
+    """Without any number nothing would be checked, and 64 parties have too many sets."""
+    with pytest.raises(ConfigError, match=r"expected numbers of parties from 1 to 10, such as \(3, 1, 4\), got"):
+        check_rule(Mean(), parties=parties)
+
+
 def test_a_split_method_is_checked_with_its_embedding():
     check_rule(Split(rule=Laser(), embedding=7, head_hidden=(3,)))

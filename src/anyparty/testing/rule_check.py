@@ -42,6 +42,7 @@ from anyparty.networks.heads import Heads, ModuleHeads
 
 TOLERANCE = 1e-12  # relative to the largest number
 ROWS = 16  # at least; a hidden layer of a head is unlikely to be 0 for all of them
+MOST_PARTIES = 10
 SAMPLED = 8  # rows whose gradient is computed
 STEPS = 6  # training steps in which each party must get a gradient; a rule may leave out parties at random
 TASKS = (Task(kind="classification", classes=("a", "b", "c")), Task(kind="regression"))
@@ -56,7 +57,7 @@ def check_rule(rule: Rule | Split, *, parties: Sequence[int] = (3, 1, 4), task: 
 
     Args:
         rule: the rule, or ``Split(rule=..., make_head=...)``.
-        parties: the numbers of parties K with which the rule is tried.
+        parties: the numbers of parties K with which the rule is tried, each at most 10.
         task: the task of the trial; by default, a classification with three classes, then a regression.
 
     Raises:
@@ -64,6 +65,9 @@ def check_rule(rule: Rule | Split, *, parties: Sequence[int] = (3, 1, 4), task: 
 
     """
     split = rule if isinstance(rule, Split) else Split(rule=rule, embedding=5)
+    if not parties or not all(1 <= K <= MOST_PARTIES for K in parties):  # the trial has rows of every set of parties
+        raise ConfigError(f"check_rule: expected numbers of parties from 1 to {MOST_PARTIES}, such as (3, 1, 4), "
+                          f"got {parties!r}")  # fmt: skip
     for K in parties:
         for active in ("first", "last", "server"):
             for each in TASKS if task is None else (task,):
@@ -109,15 +113,17 @@ class Trial:
         Raises:
             ConfigError: the rule fails, or returns values of a wrong type or shape.
         """
-        h = self.h[at].requires_grad_()
-        given = (self.host, self.heads, h, self.observed[at])
+        h, observed, y = self.h[at].requires_grad_(), self.observed[at], self.y[at]
+        given, before = (self.host, self.heads, h, observed), [each._version for each in (h, observed, y)]  # noqa: SLF001
         try:
-            each, counts = losses_of(self.rule, *given, self.y[at], self.noise(self.rows[at], step))
+            each, counts = losses_of(self.rule, *given, y, self.noise(self.rows[at], step))
             outputs, valid = outputs_of(self.rule, self.plan, *given)
         except ConfigError:
             raise
         except Exception as error:
             raise self.error(f"the rule fails: {blamed(error)}", "assume no number and no order of parties") from error
+        if [each._version for each in (h, observed, y)] != before:  # noqa: SLF001
+            raise self.error("the rule changes h, observed or y in place", "compute a new tensor, as torch.where does")
         return Results(each, counts, outputs, valid, h)
 
     def error(self, mistake: str, remedy: str) -> ConfigError:
