@@ -373,6 +373,21 @@ class TestSettings:
         with pytest.raises(ConfigError, match=r"execution = 'joint': stage '.*' cannot be computed jointly, because"):
             self.run(tmp_path / "other", "apc", execution="joint")
 
+    @pytest.mark.parametrize(("first", "then", "ran"), [
+        ("joint", "joint", {"train": "joint"}), ("joint", "protocol", {"train": "joint", "all": "protocol"}),
+        ("protocol", "joint", {"train": "joint", "all": "protocol"}),
+    ])  # fmt: skip
+    def test_the_record_of_a_resumed_run_names_both_executions(self, first, then, ran, tmp_path):
+        class Stops(worlds.Callback):
+            def on_epoch_end(self, record):
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            self.run(tmp_path / "run", execution=first, checkpoint_every=1, watch=Stops())
+        for _ in range(2):  # the second call finds a run that has ended, and trains nothing
+            self.run(tmp_path / "run", execution=then, checkpoint_every=1, resume=True)
+            assert RunRecord.read(tmp_path / "run" / "record.json").execution == ran
+
     def test_what_diverges_is_named_as_in_the_protocol(self):
         wild = Optimizer(name="sgd", lr=1e30)
         said = r"at stage 'train', epoch \d+, batch \d+: lower .*learning rate"

@@ -255,6 +255,11 @@ def train(
     ledger = Ledger() if recorder is None else recorder.ledger
     if joint is not None:
         joint.ledger = ledger
+    if recorder is not None:  # stages are noted as they begin, so that a resumed run keeps the earlier notes
+        noted = recorder.record.execution | ({"all": "protocol"} if joint is None else {})
+        recorder.record.execution = noted
+        if joint is not None:
+            joint.ran = noted
     wrap = partial(ContractChannel, roster=roster, declared=run.messages, ledger=ledger)
     with nullcontext() if recorder is None else recorder.open():
         bar = Bar() if progress else None
@@ -285,7 +290,6 @@ def train(
                 taught=taught,
             )
             if recorder is not None:
-                recorder.record.execution = {"all": "protocol"} if joint is None else joint.ran
                 write_model(recorder.path.parent, model.about, model.members)
                 scores["evaluation"] = model.evaluate().to_json() if model.test_rows else None
                 recorder.finish(lead.trained, scores["evaluation"], model.costs)

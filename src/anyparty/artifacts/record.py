@@ -19,7 +19,8 @@ Fields of every record:
     costs: the rounds and bytes of messages: "sent" has the counted values, and "published" the values that the formulas
         of the APC-VFL paper give
     draws: the format of the training's random numbers (``core.draws``); 1 for runs of version 0.1
-    execution: for each stage, "joint", or "protocol" with the reason why the stage was not computed jointly
+    execution: for each stage, "joint", or "protocol" with the reason why the stage was not computed jointly; "all" if
+        the settings ask for the protocol. A run that was resumed in the other execution names both
     title, declared: the method's title, and the messages that the method declares
     settings: the settings as TOML; a record of one party has only the settings that all parties share
 

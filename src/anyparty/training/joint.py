@@ -78,6 +78,7 @@ class JointExecution:
         """
         meeting = await self._meet(me, state, rows)
         if me == self.active:
+            self._steps = None  # frees the memory of an earlier stage
             made = stage.joint(stage.step, meeting.states, meeting.rows) if stage.joint is not None else ""
             self._steps = None if isinstance(made, str) else made
             if self._steps is not None:
