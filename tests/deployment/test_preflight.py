@@ -355,9 +355,9 @@ def test_administrator_commands_report_a_missing_server_immediately(home, call, 
 
 
 def test_a_server_that_stops_during_a_request_is_reported(home, monkeypatch):
-    gone = SimpleNamespace(stdout='{"error": "NoConnection: cannot connect to server: ERROR"}', stderr="")
+    answer = '{"error": "NoConnection: cannot connect to server: ERROR"}'
     monkeypatch.setattr(admin, "await_server", lambda _: None)
-    monkeypatch.setattr(admin.subprocess, "run", lambda *_, **__: gone)
+    monkeypatch.setattr(admin, "command_line", lambda *_, **__: [sys.executable, "-c", f"print('{answer}')"])
     with pytest.raises(RunError, match=r"stopped answering: is the active party's site .* --resume"):
         admin.ask_server(home / "ours", "wait", job="7")
 
@@ -419,7 +419,7 @@ def test_a_server_that_rejects_the_certificate_is_reported(home, how):
 def test_a_server_that_stops_between_two_handshakes_can_be_retried(home, monkeypatch):
     greetings = iter([None, ConnectionRefusedError(111, "Connection refused")])
 
-    def greet(gate, version):
+    def greet(gate, version, at):
         if (error := next(greetings)) is not None:
             raise error
 

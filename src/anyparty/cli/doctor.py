@@ -28,9 +28,10 @@ from anyparty.core.storage import read_json
 from anyparty.data.datasets.downloads import cache_folder, folders
 from anyparty.deployment.flare import admission
 from anyparty.deployment.flare.preflight import ServerAddress, check_certificate, check_key, probe, valid_until
+from anyparty.deployment.flare.server_health import RESTART, server_trouble
 from anyparty.deployment.flare.site_config import FILE, SiteConfig
 from anyparty.deployment.flare.site_process import at_kit, port_is_free
-from anyparty.errors import AnypartyError, ConfigError, ModelError
+from anyparty.errors import AnypartyError, ConfigError, ModelError, RunError
 from anyparty.tables import readers
 
 NAME = "anyparty"
@@ -308,8 +309,7 @@ def check_connection(kit: Path) -> Iterator[Finding]:
     if not gate.serves:
         yield from _check_server(kit, gate)
     elif running := at_kit(kit):
-        yield Finding(check=f"{kit.name}: port {gate.port}", level="fine",
-                      result=f"this party's own site listens, process {running[0].pid}")  # fmt: skip
+        yield from _check_own_server(kit, gate, running[0].pid)
     else:
         yield from _check(f"{kit.name}: port {gate.port}", partial(_free_port_of_site, gate))
 
@@ -317,6 +317,20 @@ def check_connection(kit: Path) -> Iterator[Finding]:
 def _free_port_of_site(gate: ServerAddress) -> str:
     port_is_free(gate.host, gate.port)
     return "free; the site does not run"
+
+
+def _check_own_server(kit: Path, gate: ServerAddress, process: int) -> Iterator[Finding]:
+    """Check that the site that runs at the active party answers and can start jobs."""
+
+    def answers() -> str:
+        if reason := server_trouble(kit):
+            raise RunError(f"this party's own site cannot be used: {reason}")
+        if reason := probe(gate, at="127.0.0.1"):  # the server's name may be known on other machines only
+            raise RunError(f"this party's own site runs, process {process}, but {gate.place} cannot be reached "
+                           f"({reason}); if the site has not just been started, restart it: {RESTART}")  # fmt: skip
+        return f"this party's own site listens, process {process}"
+
+    yield from _check(f"{kit.name}: port {gate.port}", answers)
 
 
 def _check_server(kit: Path, gate: ServerAddress) -> Iterator[Finding]:
@@ -329,7 +343,10 @@ def _check_server(kit: Path, gate: ServerAddress) -> Iterator[Finding]:
     if reason is None:
         yield Finding(check=check, level="fine", result=f"{gate.place} answers and accepts this kit's certificate")
     else:
-        yield Finding(check=check, level="note", result=f"{gate.place} cannot be reached ({reason})",
+        beside = [file.parents[1] for file in kit.parent.glob("*/startup/fed_server.json")]
+        stopped = any(not at_kit(server) for server in beside)  # the check of the server's kit reports it, too
+        level: Literal["note", "fix"] = "note" if stopped else "fix"
+        yield Finding(check=check, level=level, result=f"{gate.place} cannot be reached ({reason})",
                       advice="start the active party's site: anyparty party start KIT; check its firewall")  # fmt: skip
 
 

@@ -101,11 +101,15 @@ def approve(
 def start(folder: FederationFolder) -> None:
     """Start all parties on this machine, each in separate processes, to try out a federation.
 
+    Parties that run already keep running.
+
     In Python: anyparty.deployment.flare.federation_folder.start("FOLDER").
     """
     from anyparty.deployment.flare import federation_folder as flare
 
-    flare.start(folder)
+    started = flare.start(folder)
+    if len(started) < len(flare.read_federation(folder)["parties"]):
+        typer.echo(f"Started: {', '.join(started)}; the others run already.")
     typer.echo(f"All parties are connected. Train: anyparty federate train {folder} CONFIG.toml")
 
 

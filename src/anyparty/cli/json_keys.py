@@ -212,7 +212,8 @@ JSON_KEYS: Mapping[str, Mapping[str, str]] = {
     "federate status": {
         "active": "the active party",
         "server": "the state of the active party's server",
-        "sites": "the connected parties",
+        "sites": "the connected passive parties",
+        "absent": "the passive parties that are not connected",
         "jobs": "the jobs",
         "jobs.job_id": "the job",
         "jobs.status": "FLARE's status of the job",

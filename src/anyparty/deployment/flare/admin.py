@@ -22,12 +22,14 @@ from typing import Any, TypeVar
 
 from anyparty.config.settings_group import Settings
 from anyparty.deployment.flare.preflight import ServerAddress, await_server, check_certificate
+from anyparty.deployment.flare.server_health import server_trouble
 from anyparty.errors import ConfigError, RunError
 
 UNINTERRUPTED = {"submit", "abort"}  # commands that Ctrl-C does not interrupt, because their outcome would be unknown
 NO_CONNECTION = "NoConnection"  # the name of FLARE's error for a server that does not answer
 T = TypeVar("T")
 POLL_S, WATCH_S, TIMEOUT_S = 0.3, 1.0, 10.0
+AGAIN_S = 3.0  # pause before a server's report is read again
 
 
 class _FederationFile(Settings):
@@ -66,7 +68,7 @@ def ask_server(folder: Path, command: str, /, **arguments: Any) -> dict[str, Any
 
     Raises:
         ConfigError: there is no federation in the folder, or the administrator's certificate is invalid.
-        RunError: the server does not answer, or refuses the command.
+        RunError: the server does not answer, cannot start jobs, or refuses the command.
 
     """
     read_federation(folder)
@@ -74,24 +76,59 @@ def ask_server(folder: Path, command: str, /, **arguments: Any) -> dict[str, Any
     gate = ServerAddress.of(kit)
     check_certificate(gate)
     await_server(gate)
+    checked = command != "abort"  # a server that cannot start jobs can still end them
+    if checked:
+        check_server(folder)
     limit = float(arguments.get("timeout_s", TIMEOUT_S)) + 50.0
+    with subprocess.Popen(  # noqa: S603 - our own command  # nosec B603
+        command_line(kit, command, **arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=kit, start_new_session=command in UNINTERRUPTED,
+    ) as client:  # fmt: skip
+        try:
+            out, err = _output(client, folder, limit, checked=checked)
+        except BaseException:
+            client.kill()
+            raise
     try:
-        ran = subprocess.run(  # noqa: S603 - our own command  # nosec B603
-            command_line(kit, command, **arguments), capture_output=True, text=True, timeout=limit, check=False,
-            cwd=kit, start_new_session=command in UNINTERRUPTED,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise RunError(f"the server of {folder} did not answer within {limit:g} s") from None
-    try:
-        answer: dict[str, Any] = json.loads(ran.stdout.strip().splitlines()[-1])
+        answer: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
     except (IndexError, ValueError):
-        raise RunError(f"the admin client failed: {ran.stderr.strip()[-500:]}") from None
+        raise RunError(f"the admin client failed: {err.strip()[-500:]}") from None
     if str(answer.get("error", "")).startswith(NO_CONNECTION):
         raise RunError(f"the server of {folder} stopped answering: is the active party's site running there "
                        f"(anyparty party start KIT)? Continue an interrupted training with --resume")  # fmt: skip
     if "error" in answer:
         raise RunError(f"the server of {folder} answered: {answer['error']}")
     return answer
+
+
+def _output(client: subprocess.Popen[str], folder: Path, limit: float, *, checked: bool) -> tuple[str, str]:
+    """Wait for the end of an admin client and return its output; if ``checked``, also check the server while waiting.
+
+    FLARE's client itself waits for a server that hangs, and for a job that the server cannot start.
+    """
+    end = time.monotonic() + limit
+    while True:
+        try:
+            return client.communicate(timeout=WATCH_S)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > end:
+                raise RunError(f"the server of {folder} did not answer within {limit:g} s") from None
+            if checked:
+                check_server(folder)
+
+
+def check_server(folder: Path) -> None:
+    """Check that the server runs as it should, if it runs on this machine.
+
+    Raises:
+        RunError: the server hangs, or cannot start jobs.
+    """
+    kit = folder / "kits" / read_federation(folder)["active"]
+    if not server_trouble(kit):
+        return
+    time.sleep(AGAIN_S)  # the report is old for a moment if the machine was suspended, or its clock was set
+    if trouble := server_trouble(kit):
+        raise RunError(f"the server of {folder} cannot be used: {trouble}")
 
 
 def admin_kit(folder: Path) -> Path:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from anyparty.core.storage import writing
+from anyparty.deployment.flare.server_health import HealthFile, JobRunnerGuard
 
 MARK = "anyparty> "
 LONG_AGO = float("-inf")
@@ -36,7 +37,8 @@ except ImportError:  # FLARE is an extra: without it this module can be imported
 
 EVICTED = re.compile(r"is evicted for \S+ from endpoint (?P<name>\S+)")
 EVICTION_S = 30.0  # time, after a party opened a second connection, in which its registrations are rejected
-CHECK_S, AWAY_S = 5.0, 15.0  # time between two checks; time until a closed connection is reported
+CHECK_S, AWAY_S = 2.0, 8.0  # time between two checks; time until a closed connection is reported
+SILENT_S = 25.0  # time without a heartbeat, which FLARE sends every 10 s, after which a site counts as lost
 CLOSED_S = 60.0  # time, after a party's second site was rejected, in which no site of the party is admitted
 log = logging.getLogger(__name__)
 
@@ -78,10 +80,13 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
         self.reported, self.closed_since = set[str](), dict[str, float]()
         self.clocks, self.kept = dict[str, dict[str, Any]](), Path(kit) / CLOCKS
         self.keeping = threading.Lock()  # several threads can handle heartbeats at the same time
+        self.health, self.job_runner_guard, self.failing = HealthFile(Path(kit)), JobRunnerGuard(), False
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Report connections, reject a party's second site, and compare the parties' clocks with the server's."""
-        if event_type == EventType.SYSTEM_START:
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            self.job_runner_guard.guard(fl_ctx.get_engine().job_runner)
+        elif event_type == EventType.SYSTEM_START:
             exclude_polling_from_audit()
             connections = logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
             connections.setLevel(logging.INFO)
@@ -142,12 +147,24 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
         while True:
             time.sleep(CHECK_S)
             try:
-                self.check_connections(engine, time.monotonic())
+                lost = self.check_connections(engine, time.monotonic())
+                self.report_health(lost | silent_sites(engine))
             except Exception:  # FLARE raises an error if a party leaves or registers at the same time
                 log.warning("connections could not be checked; the next check follows", exc_info=True)
 
-    def check_connections(self, engine: Any, now: float) -> None:
-        """Report parties whose connection has been closed for ``AWAY_S`` seconds; log them out if no job needs them.
+    def report_health(self, lost: set[str]) -> None:
+        """Write the server's health for commands on this machine, and show when jobs cannot be started."""
+        self.health.report(self.job_runner_guard, lost)
+        if (error := str(self.health.content.get("error", ""))) and not self.failing:
+            say(f"jobs cannot be started ({error}); trying again")
+        elif self.failing and not error:
+            say("jobs can be started again")
+        self.failing = bool(error)
+
+    def check_connections(self, engine: Any, now: float) -> set[str]:
+        """Report and return the parties whose connection has been closed for ``AWAY_S`` seconds.
+
+        A lost party is logged out if no job needs it.
 
         FLARE itself logs out a party only after ten minutes without heartbeats. For that time, a stopped party would be
         listed as connected, and would be asked to take part in predictions.  A party that reconnects is listed again
@@ -166,6 +183,7 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
         for name in lost:
             if clients[name].token not in works:
                 engine.server.logout_client(clients[name].token)
+        return lost
 
 
 class ConnectionMonitor(FLComponent):  # type: ignore[misc]
@@ -209,6 +227,12 @@ class ConnectionMonitor(FLComponent):  # type: ignore[misc]
 def _peer(fl_ctx: Any) -> str:
     peer = fl_ctx.get_peer_context()
     return str(peer.get_identity_name()) if peer else ""
+
+
+def silent_sites(engine: Any) -> set[str]:
+    """Return the clients that have a connection, but have sent no heartbeat for ``SILENT_S`` seconds."""
+    clients = list(engine.client_manager.clients.values())
+    return {client.name for client in clients if time.time() - client.last_connect_time > SILENT_S}
 
 
 def _clients(engine: Any) -> dict[str, Any]:

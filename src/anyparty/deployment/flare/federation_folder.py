@@ -38,6 +38,7 @@ from anyparty.deployment.flare.provisioning import (
     write_site_files,
 )
 from anyparty.deployment.flare.provisioning import approve as approve_request
+from anyparty.deployment.flare.server_health import lost_sites
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.deployment.flare.site_process import processes, run_site, start, stop
 from anyparty.errors import ConfigError
@@ -189,12 +190,19 @@ def public(config_toml: str) -> str:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """Return the active party, the server's address, the connected sites and the state of the jobs.
+    """Return the active party, the server's state, the connected and the absent sites, and the state of the jobs.
+
+    A site whose process was killed is absent after ten seconds, and a site that hangs after half a minute.
 
     Raises:
-        RunError: the server cannot be reached.
+        RunError: the server cannot be reached, or cannot start jobs.
     """
-    return {"active": read_federation(folder)["active"], **ask_server(folder, "status")}
+    federation, answer = read_federation(folder), ask_server(folder, "status")
+    active = federation["active"]
+    lost = lost_sites(folder / "kits" / active)  # FLARE still lists those that take part in a job
+    sites = [name for name in answer["sites"] if name not in lost]
+    absent = [name for name in federation["parties"] if name not in {active, *sites}]
+    return {"active": active, **answer, "sites": sites, "absent": absent}
 
 
 def wait(folder: Path, job: str, timeout_s: float = 600.0) -> str:

@@ -198,18 +198,22 @@ def await_server(gate: ServerAddress, wait_s: float = 0.0, say: Callable[[str], 
         tries += 1
 
 
-def probe(gate: ServerAddress) -> str | None:
+def probe(gate: ServerAddress, at: str = "") -> str | None:
     """Try once to reach the server; return the reason why it cannot be reached, or ``None``.
 
     Two handshakes are needed.  With TLS 1.3, the client finishes before the server has checked the client's
     certificate, so this handshake only identifies the server.  With TLS 1.2, the client finishes after that check, so
     this handshake shows whether the server accepts the kit's certificate.
 
+    Args:
+        gate: the server's address and the kit's credentials.
+        at: the address to connect to, if it is not the server's usual address.
+
     Raises:
         ConfigError: the certificates of the server and the kit are not from the same federation.
     """
     try:
-        _handshake(gate, ssl.TLSVersion.TLSv1_3)
+        _handshake(gate, ssl.TLSVersion.TLSv1_3, at)
     except ssl.SSLCertVerificationError as error:
         raise ConfigError(f"{gate.place} has a certificate that does not match this kit ({error.verify_message}): it "
                           "is another federation's server, or the kits are not from the same 'anyparty federate init'"
@@ -225,7 +229,7 @@ def probe(gate: ServerAddress) -> str | None:
     except OSError as error:
         return _why(gate, error)
     try:
-        _handshake(gate, ssl.TLSVersion.TLSv1_2)
+        _handshake(gate, ssl.TLSVersion.TLSv1_2, at)
     except ConnectionRefusedError as error:  # the server stopped between the two handshakes
         return _why(gate, error)
     except (ssl.SSLError, ConnectionError) as error:
@@ -238,7 +242,7 @@ def probe(gate: ServerAddress) -> str | None:
     return None
 
 
-def _handshake(gate: ServerAddress, version: ssl.TLSVersion) -> None:
+def _handshake(gate: ServerAddress, version: ssl.TLSVersion, at: str) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     try:
@@ -248,7 +252,7 @@ def _handshake(gate: ServerAddress, version: ssl.TLSVersion) -> None:
         raise ConfigError(f"{gate.kit}: its certificate and key cannot be used ({error}); copy the kit again") from None
     context.maximum_version = version
     with (
-        socket.create_connection((gate.host, gate.port), timeout=TRY_S) as line,
+        socket.create_connection((at or gate.host, gate.port), timeout=TRY_S) as line,
         context.wrap_socket(line, server_hostname=gate.host),
     ):
         pass

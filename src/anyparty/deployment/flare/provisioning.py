@@ -76,6 +76,7 @@ def nvflare(*arguments: object) -> dict[str, Any]:
 ADMIN = "admin@anyparty.local"
 OURS = "anyparty.deployment.flare.job."
 GREET = "anyparty.deployment.flare.admission."
+PORT = "anyparty.deployment.flare.port_driver.ServerPort"
 LOOPBACK = {"127.0.0.1", "localhost"}
 DRIVERS = Path(__file__).parent / "drivers"
 MAY = {
@@ -219,7 +220,7 @@ def write_site_files(kit: Path, own: Mapping[str, Any] | None = None) -> None:
     for each in resources["components"]:
         if each["path"].endswith(".ClientProcessJobLauncher"):
             each["path"] = "anyparty.deployment.flare.launcher.SiteLauncher"
-    resources["components"].append(_greeter(kit))
+    resources["components"] += _own_components(kit)
     (local / "resources.json").write_text(json.dumps(resources, indent=1), encoding="utf-8")
     if not ServerAddress.of(kit).serves:
         rights = {"format_version": "1.0", "permissions": {"project_admin": MAY}}
@@ -232,18 +233,18 @@ def write_site_files(kit: Path, own: Mapping[str, Any] | None = None) -> None:
     (local / "log_config.json").write_text(levels, encoding="utf-8")
 
 
-def _greeter(kit: Path) -> dict[str, Any]:
-    """Return the entry of ``resources.json`` for the component that reports connections."""
+def _own_components(kit: Path) -> list[dict[str, Any]]:
+    """Return the entries of ``resources.json`` for the components that guard the port and report connections."""
     site = SiteConfig.read(kit)
     gate = ServerAddress.of(kit)
     if gate.serves:
         args = {"parties": len(site.parties), "kit": str(kit.resolve())}
-        return {"id": "anyparty_doorman", "path": f"{GREET}AdmissionController", "args": args}
-    return {
-        "id": "anyparty_visitor",
-        "path": f"{GREET}ConnectionMonitor",
-        "args": {"party": site.party, "place": gate.place},
-    }
+        return [
+            {"id": "anyparty_port", "path": PORT, "args": {}},
+            {"id": "anyparty_doorman", "path": f"{GREET}AdmissionController", "args": args},
+        ]
+    args = {"party": site.party, "place": gate.place}
+    return [{"id": "anyparty_visitor", "path": f"{GREET}ConnectionMonitor", "args": args}]
 
 
 REQUEST, APPROVED = "request", "approved"

@@ -21,6 +21,7 @@ from typing import IO, Any
 from anyparty.core.storage import take
 from anyparty.deployment.flare.admin import ask_server, read_federation
 from anyparty.deployment.flare.admission import CONNECTED, MARK
+from anyparty.deployment.flare.gateway import MODULE
 from anyparty.deployment.flare.preflight import ServerAddress, await_server, check_certificate, check_key
 from anyparty.deployment.flare.provisioning import LOOPBACK, organisation, write_site_files
 from anyparty.deployment.flare.site_config import SiteConfig
@@ -50,18 +51,27 @@ def environment() -> dict[str, str]:
     }  # fmt: skip
 
 
-def start(folder: Path, timeout_s: float = 120.0) -> None:
-    """Start every party's site on this machine and wait until all are connected.
+def start(folder: Path, timeout_s: float = 120.0) -> list[str]:
+    """Start every party's site that does not run on this machine; wait until all are connected; return those started.
 
     Raises:
-        ConfigError: the port is in use, or sites of this federation are running.
+        ConfigError: the port is in use, or all sites of this federation run already.
         RunError: a site did not start in time.
     """
     federation = read_federation(folder)
     with alone(folder, f"sites of {folder} are being started already; wait until they are"):
-        if processes(folder):
+        names = [federation["active"], *(each for each in federation["parties"] if each != federation["active"])]
+        ended = [name for name in names if not _site_runs(folder / "kits" / name)]
+        if not ended:
             raise ConfigError(f"sites of {folder} run already; stop them with 'anyparty federate stop'")
-        _start(folder, federation, timeout_s)
+        _start(folder, federation, ended, timeout_s)
+    return ended
+
+
+def _site_runs(kit: Path) -> bool:
+    """Return True if the process of a site runs; processes of jobs do not count, because they end with their site."""
+    mains = {"nvflare.private.fed.app.server.server_train", "nvflare.private.fed.app.client.client_train"}
+    return any(mains & set(process.info["cmdline"]) for process in at_kit(kit))
 
 
 @contextlib.contextmanager
@@ -79,17 +89,22 @@ def alone(place: Path, otherwise: str) -> Iterator[None]:
         lock.release()
 
 
-def _start(folder: Path, federation: Mapping[str, Any], timeout_s: float) -> None:
-    port_is_free(federation["host"], federation["port"])
+def _start(folder: Path, federation: Mapping[str, Any], names: Sequence[str], timeout_s: float) -> None:
+    """Start the sites of the parties ``names``; if one fails, end those that were started."""
     without_kit = [name for name in federation["parties"] if not (folder / "kits" / name / "startup").is_dir()]
     if without_kit:
         raise ConfigError(f"the kit of {some(without_kit)} is not in {folder / 'kits'}: these parties made their own "
                           "keys, or "
                           f"took their kits away; start each party where its kit is: anyparty party start KIT"
                           )  # fmt: skip
+    kits = [(folder / "kits" / name).resolve() for name in names]
+    for kit in kits:
+        end(at_kit(kit))  # processes that a killed site has left
+    if federation["active"] in names:
+        port_is_free(federation["host"], federation["port"])
     started: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        for name in [federation["active"], *(each for each in federation["parties"] if each != federation["active"])]:
+        for name in names:
             kit = (folder / "kits" / name).resolve()
             write_site_files(kit)
             check_certificate(ServerAddress.of(kit, name))
@@ -101,8 +116,8 @@ def _start(folder: Path, federation: Mapping[str, Any], timeout_s: float) -> Non
             _started.append(started[name])
         _await_sites(folder, federation, started, timeout_s)
     except BaseException:
-        with contextlib.suppress(RunError):  # an error of ``stop`` must not replace the first error
-            stop(folder)
+        for kit in kits:
+            end(at_kit(kit))
         raise
 
 
@@ -160,7 +175,7 @@ def at_kit(place: Path) -> list[Any]:
     kit, found = str(place.resolve()), []
     for process in psutil.process_iter(["cmdline"]):
         command_line = process.info["cmdline"] or ()  # empty for ended processes and other users' processes
-        if any("nvflare.private" in word for word in command_line) and any(
+        if any("nvflare.private" in word or word == MODULE for word in command_line) and any(
             f"{word}{os.sep}".startswith(f"{kit}{os.sep}") for word in command_line
         ):
             found.append(process)
