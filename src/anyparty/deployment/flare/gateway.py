@@ -157,6 +157,7 @@ class Gateway:
     ) -> None:
         self.context, self.connect, self.limits, self.say = context, connect, limits, say
         self.handshakes: dict[asyncio.Task[None], str] = {}  # the unfinished ones, oldest first, with their addresses
+        self.lines: dict[asyncio.Task[None], socket.socket] = {}  # all connections
         self.connected = Counter[str]()  # the number of connections by name in the certificate
         self.refused, self.reasons = Counter[str](), Counter[str]()  # since the last report: by address, by reason
         self.reported = float("-inf")
@@ -177,7 +178,8 @@ class Gateway:
                 self._make_room(address[0])
                 task = asyncio.create_task(self._admit(line, address[0]))
                 self.handshakes[task] = address[0]
-                task.add_done_callback(lambda task: self.handshakes.pop(task, None))
+                self.lines[task] = line
+                task.add_done_callback(self._forget)
         finally:
             reporting.cancel()
 
@@ -192,6 +194,14 @@ class Gateway:
         del self.handshakes[oldest]
         oldest.cancel()
         self._count(address, "too many unfinished handshakes")
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self.handshakes.pop(task, None)
+        line = self.lines.pop(task)
+        if task.cancelled():  # maybe before it began, so that nothing else closes the connection
+            line.close()
+        elif error := task.exception():
+            log.error("a connection ended with an error", exc_info=error)
 
     async def _admit(self, line: socket.socket, address: str) -> None:
         """Check a connection's certificate, then relay the connection until it ends."""
