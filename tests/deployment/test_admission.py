@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -53,8 +54,9 @@ def client_context(*, closed=False):
 
 
 @pytest.fixture
-def controller():
-    controller, log = admission.AdmissionController(parties=3), logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
+def controller(tmp_path):
+    controller = admission.AdmissionController(parties=3, kit=str(tmp_path))
+    log = logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
     before = log.level, log.propagate
     controller.handle_event(EventType.SYSTEM_START, None)
     yield controller
@@ -151,6 +153,8 @@ def test_a_site_whose_connection_stays_closed_is_reported_and_removed(controller
     controller.check_connections(server, 0.0)
     server.open_ = {"clinic"}
     controller.check_connections(server, 5.0)
+    assert controller.check_connections(server, 5.0 + admission.LOST_S) == set()
+    assert controller.check_connections(server, 6.0 + admission.LOST_S) == {"shop"}
     controller.check_connections(server, 5.0 + admission.AWAY_S)
     assert "t-shop" in server.client_manager.clients
     controller.check_connections(server, 10.0 + admission.AWAY_S)
@@ -159,6 +163,14 @@ def test_a_site_whose_connection_stays_closed_is_reported_and_removed(controller
     assert capsys.readouterr().out == (
         "anyparty> shop is gone, its connection is closed; there are 1 of 2 others: clinic\n"
     )
+
+
+def test_a_site_without_heartbeats_is_silent():
+    server = Server(["shop", "clinic"])
+    times = {"shop": time.time() - admission.SILENT_S - 1, "clinic": time.time() - admission.SILENT_S + 5}
+    for client in server.client_manager.clients.values():
+        client.last_connect_time = times[client.name]
+    assert admission.silent_sites(server) == {"shop"}
 
 
 def test_a_client_removed_during_the_check_does_not_end_the_checks(controller, monkeypatch, capsys):
@@ -187,6 +199,20 @@ def test_a_client_removed_during_the_check_does_not_end_the_checks(controller, m
         "anyparty> clinic is gone, its connection is closed; there are 0 of 2 others: ",
     ]
     assert not flare.client_manager.clients
+
+
+def test_a_failing_job_runner_is_reported_once_until_it_recovers(controller, capsys, tmp_path):
+    controller.job_runner_guard._failed(OSError(24, "Too many open files"))
+    controller.report_health({"shop"})
+    controller.report_health({"shop"})
+    controller.job_runner_guard.last = 0.0
+    controller.report_health(set())
+    controller.report_health(set())
+    assert capsys.readouterr().out.splitlines() == [
+        "anyparty> jobs cannot be started (OSError: [Errno 24] Too many open files); trying again",
+        "anyparty> jobs can be started again",
+    ]
+    assert json.loads((tmp_path / "health.json").read_text())["error"] == ""
 
 
 def test_unfinished_jobs_of_an_earlier_server_are_ended(monkeypatch):

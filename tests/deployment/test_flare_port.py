@@ -9,6 +9,8 @@ import resource
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -112,6 +114,39 @@ def test_jobs_run_while_strangers_hold_connections(folder):
         assert [each.recv(1) for each in lines[-3:]] == [b""] * 3  # the time of their handshakes is over
     assert "refused" in (folder / "kits" / "bank" / "site.log").read_text()
     assert "Too many open files" not in (folder / "kits" / "bank" / "site.log").read_text()
+
+
+CONNECTS = """
+import sys, time
+from nvflare.fuel.f3.communicator import Communicator, Mode
+from nvflare.fuel.f3.endpoint import Endpoint
+
+startup, address, name = sys.argv[1:]
+files = {"ca_cert": f"{startup}/rootCA.pem", "client_cert": f"{startup}/client.crt",
+         "client_key": f"{startup}/client.key"}
+communicator = Communicator(Endpoint(name, {}, files))
+communicator.add_connector(f"grpc://{address}", Mode.ACTIVE, secure=True)
+communicator.start()
+sys.stdin.read()
+communicator.stop()
+"""
+
+
+def test_a_client_connects_only_under_the_name_in_its_certificate(folder):
+    """FLARE compares the name that a client claims with the name that the gateway passes on."""
+    startup, address = folder / "kits" / "shop" / "startup", f"127.0.0.1:{read_federation(folder)['port']}"
+    rejected = "authenticated as 'shop' but claimed endpoint '{}' requires identity 'clinic'"
+    log = folder / "kits" / "bank" / "site.log"
+    with contextlib.ExitStack() as ended:
+        for name in ("shop.probe", "clinic", "clinic.probe"):
+            process = ended.enter_context(subprocess.Popen(  # noqa: S603
+                [sys.executable, "-c", CONNECTS, str(startup), address, name], stdin=subprocess.PIPE
+            ))  # fmt: skip
+            ended.callback(process.stdin.close)
+        for name in ("clinic", "clinic.probe"):
+            wait_for(lambda name=name: rejected.format(name) in log.read_text())
+        assert "claimed endpoint 'shop" not in log.read_text()
+        assert federation_folder.status(folder)["sites"] == ["shop"]
 
 
 def test_the_gateway_starts_again_and_sites_reconnect(folder):

@@ -18,6 +18,7 @@ from anyparty.core.types import Party, Roster
 from anyparty.deployment.flare import federation_folder
 from anyparty.deployment.flare.admin import read_federation
 from anyparty.deployment.flare.drivers.anyparty_unix import UnixDriver, reached
+from anyparty.deployment.flare.gateway import SERVER
 
 ROSTER = Roster((Party(name="bank"), Party(name="shop")), "bank")
 
@@ -38,7 +39,8 @@ def listeners(folder: Path) -> tuple[set[int], set[Path]]:
     psutil = pytest.importorskip("psutil")
     mine = {process.pid for process in federation_folder.processes(folder)}
     ports = {each.laddr.port for each in psutil.net_connections("inet") if each.pid in mine and each.status == "LISTEN"}
-    return ports, {path for path in (folder / "kits").glob("*/internal/*") if int(path.name) in mine}
+    sockets = (path for path in (folder / "kits").glob("*/internal/**/*") if path.is_socket())
+    return ports, {path for path in sockets if path.name == SERVER or int(path.name) in mine}
 
 
 @contextlib.contextmanager
@@ -77,10 +79,10 @@ def test_another_user_of_the_machine_reaches_no_job(tmp_path, monkeypatch):
                 stack.enter_context(socket.socket(socket.AF_UNIX)).connect(address)
         job = federation_folder.submit(folder, "")
         wait_for(lambda: all((kit / "runs" / "waits").exists() for kit in kits.values()))
-        assert len(federation_folder.processes(folder)) == 4  # two sites, with a job's process each
+        assert len(federation_folder.processes(folder)) == 5  # two sites, with a job's process each, and the gateway
         ports, open_at = listeners(folder)
         assert ports == {read_federation(folder)["port"]}  # only the server listens on a port, with mutual TLS
-        assert len(open_at) >= 2
+        assert len(open_at) >= 3
         for path in open_at:
             held = path.parent.stat()
             assert (stat.S_IMODE(held.st_mode), held.st_uid) == (0o700, os.getuid())

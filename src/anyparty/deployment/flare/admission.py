@@ -37,8 +37,10 @@ except ImportError:  # FLARE is an extra: without it this module can be imported
 
 EVICTED = re.compile(r"is evicted for \S+ from endpoint (?P<name>\S+)")
 EVICTION_S = 30.0  # time, after a party opened a second connection, in which its registrations are rejected
-CHECK_S, AWAY_S = 2.0, 8.0  # time between two checks; time until a closed connection is reported
-SILENT_S = 25.0  # time without a heartbeat, which FLARE sends every 10 s, after which a site counts as lost
+CHECK_S, AWAY_S = 2.0, 15.0  # time between two checks; time until a closed connection is reported
+# Time after which 'federate status' shows a site as absent: with a closed connection, and without a heartbeat, which
+# FLARE sends every 10 s.
+LOST_S, SILENT_S = 8.0, 25.0
 CLOSED_S = 60.0  # time, after a party's second site was rejected, in which no site of the party is admitted
 log = logging.getLogger(__name__)
 
@@ -162,9 +164,9 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
         self.failing = bool(error)
 
     def check_connections(self, engine: Any, now: float) -> set[str]:
-        """Report and return the parties whose connection has been closed for ``AWAY_S`` seconds.
+        """Report parties whose connection has been closed for ``AWAY_S`` seconds; log them out if no job needs them.
 
-        A lost party is logged out if no job needs it.
+        Return the parties whose connection has been closed for ``LOST_S`` seconds.
 
         FLARE itself logs out a party only after ten minutes without heartbeats. For that time, a stopped party would be
         listed as connected, and would be asked to take part in predictions.  A party that reconnects is listed again
@@ -183,7 +185,7 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
         for name in lost:
             if clients[name].token not in works:
                 engine.server.logout_client(clients[name].token)
-        return lost
+        return {name for name, since in self.closed_since.items() if now - since > LOST_S}
 
 
 class ConnectionMonitor(FLComponent):  # type: ignore[misc]

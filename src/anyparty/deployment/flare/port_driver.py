@@ -33,7 +33,7 @@ try:
 except ImportError:  # FLARE is an extra: without it this module can be imported, but not used
     FLComponent = GrpcDriver = TcpDriver = Servicer = object
 
-FOLDER = "gateway"  # the folder of the sockets, in the kit
+FOLDER = "internal/gateway"  # the folder of the sockets, in the kit
 
 PAUSE_S = 1.0
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class GatewayProcess:
     def __init__(self, params: dict[str, Any]) -> None:
         self.kit = Path(params[DriverParams.SERVER_CERT.value]).resolve().parents[1]
         self.folder, self.stopping = self.kit / FOLDER, threading.Event()
-        self.folder.mkdir(exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         for left in self.folder.iterdir():
             left.unlink(missing_ok=True)

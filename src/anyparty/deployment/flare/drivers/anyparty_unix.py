@@ -65,6 +65,8 @@ class UnixDriver(BaseDriver):  # type: ignore[misc]
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         for left in folder.iterdir():
+            if left.is_dir():  # the gateway's folder
+                continue
             if not left.name.isdigit() or not _runs(int(left.name)):
                 left.unlink(missing_ok=True)
         address = f"{scheme}://0{quote(str(folder / str(os.getpid())))}"
