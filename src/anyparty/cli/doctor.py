@@ -323,8 +323,8 @@ def _check_own_server(kit: Path, gate: ServerAddress, process: int) -> Iterator[
     """Check that the site that runs at the active party answers and can start jobs."""
 
     def answers() -> str:
-        if reason := server_trouble(kit):
-            raise RunError(f"this party's own site cannot be used: {reason}")
+        if trouble := server_trouble(kit):
+            raise RunError(f"this party's own site cannot be used: {trouble}")
         if reason := probe(gate, at="127.0.0.1"):  # the server's name may be known on other machines only
             raise RunError(f"this party's own site runs, process {process}, but {gate.place} cannot be reached "
                            f"({reason}); if the site has not just been started, restart it: {RESTART}")  # fmt: skip

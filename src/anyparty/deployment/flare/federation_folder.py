@@ -86,8 +86,7 @@ def init(
         host: the address of the active party's machine.  With a loopback address, other machines cannot connect.
         port: the server's port.
         tables: for each party, the path of a table, which is written into the party's settings.
-        scheme: FLARE's driver, ``grpc`` or ``tcp``; both use mutual TLS.  ``tcp`` is slightly faster, but a stranger
-            who connects and sends nothing can delay other connections; ``grpc`` does not have this weakness.
+        scheme: FLARE's driver, ``grpc`` or ``tcp``; both use mutual TLS.  ``tcp`` is slightly faster.
         site: further settings for every party's ``anyparty.toml``.
         requests: create kits only for the active party and the administrator.
 

@@ -2,19 +2,18 @@
 
     any machine  --TLS, client certificate required-->  gateway  --Unix socket in the kit-->  FLARE's server
 
-FLARE accepts every connection, and then waits for its handshake without a time limit.  At the limit of open files,
+FLARE accepts every connection, and then waits two minutes for its handshake.  At the limit of open files,
 FLARE's job runner ends.  The gateway is a process of its own, so strangers take none of FLARE's open files or time.
 
-    a stranger connects       the handshake ends after 10 seconds; each address may have a limited number of them
-    a client of the kit's     the gateway connects it to FLARE, and passes on the name in the client's certificate
-    authority connects
+A stranger's handshake ends after 10 seconds, and the number of handshakes is limited.  A client with a certificate is
+connected to FLARE, and FLARE learns the name in the certificate.
 
 The gateway binds its end of each Unix connection to a file ``NUMBER.NAME``, where NAME is the name in the certificate.
 FLARE reads the name as the peer's address, and compares it with the party that the client claims to be.  Only this
 user can create files in the folder, so no other user can choose a name.
 
-The module ``port_driver`` starts the process, and needs only this module's ``peer_name``.  No module outside the
-standard library is imported here, so that the process is small and starts fast.
+The module ``port_driver`` starts the process.  No module outside the standard library is imported here, so that the
+process is small and starts fast.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import contextlib
 import itertools
 import logging
 import re
-import resource
 import signal
 import socket
 import ssl
@@ -74,6 +72,8 @@ LIMITS = GatewayLimits()
 
 def raise_file_limit() -> None:
     """Raise the limit of open files of this process as far as the system allows it."""
+    import resource  # noqa: PLC0415 - other systems lack it, but import this module
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:

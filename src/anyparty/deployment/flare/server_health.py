@@ -1,9 +1,8 @@
 """The health of FLARE's server: the server writes it into its kit, and commands on the same machine read it.
 
-    server    JobRunnerGuard      restarts FLARE's job runner if an error ends it, and remembers the error
-              HealthFile          KIT/health.json, written on changes; its time is set every two seconds
-    commands  server_trouble      why the server of a kit can start no jobs
-              lost_sites          the sites that FLARE still lists, but that do not answer
+The server has a ``JobRunnerGuard``, which restarts FLARE's job runner after an error.  A ``HealthFile`` keeps the error
+in KIT/health.json.  The server sets the file's time every two seconds, so an old file shows that the server hangs.
+Commands call ``server_trouble`` and ``lost_sites``, which read the file.
 
 FLARE 2.9 itself reports "idle" and all sites as connected after its job runner has ended.
 """
