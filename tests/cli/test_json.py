@@ -162,7 +162,7 @@ def test_federate_commands_print_json(work: Path, monkeypatch: pytest.MonkeyPatc
     ended = coordinator.JobResult(job="job 1", status="FINISHED:COMPLETED", outcomes=outcomes)
     monkeypatch.setattr(coordinator, "train", lambda *_, **__: ended)
     monkeypatch.setattr(coordinator, "predict", lambda *_, **__: (ended, answers))
-    monkeypatch.setattr(federation_folder, "read_federation", lambda _: {"active": "bank"})
+    monkeypatch.setattr(federation_folder, "read_federation", lambda _: {"active": "bank", "parties": ["bank", "shop"]})
     job = {"job_id": "job 1", "status": "RUNNING", "submit_time_iso": "2026-11-25", "duration": "1 s"}
     monkeypatch.setattr(
         federation_folder, "ask_server", lambda *_, **__: {"server": "idle", "sites": [], "jobs": [job]}
