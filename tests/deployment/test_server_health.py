@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 import time
 from types import SimpleNamespace
@@ -100,7 +101,9 @@ def test_an_unchanged_report_is_not_written_again(tmp_path):
 
 def test_a_server_that_hangs_is_reported(report):
     said = server_trouble(report(age_s=30.0))
-    assert f"its process {os.getpid()} has not responded for 30 s; restart it:" in said
+    assert re.match(
+        rf"its process {os.getpid()} has not responded for 3\d s; restart it: 'anyparty federate stop", said
+    )
 
 
 @pytest.mark.parametrize("content", [{"process": ENDED}, {"process": "?"}, {"process": None}])
@@ -123,7 +126,7 @@ def federation(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("health", "words"),
     [
-        ({"at": 30.0}, "has not responded for 30 s"),
+        ({"at": 30.0}, "has not responded for"),
         ({"at": 0.0, "error": "OSError: [Errno 24]", "since": 1.0}, "has been unable to start jobs"),
     ],
     ids=["hangs", "fails"],
