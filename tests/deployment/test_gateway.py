@@ -16,7 +16,8 @@ from unittest.mock import Mock
 import pytest
 
 from anyparty.deployment.flare import gateway
-from anyparty.deployment.flare.gateway import Gateway, GatewayLimits, connector, peer_name, server_context
+from anyparty.deployment.flare.gateway import Gateway, GatewayLimits, connector, origin, peer_name, server_context
+from anyparty.deployment.flare.port_driver import listen
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
@@ -230,6 +231,22 @@ def test_connections_of_one_party_and_of_all_are_limited(authorities, port):
     wait_for(lambda: port.gateway.connected.total() == 0)
     with client(port, authorities[0], "shop") as again:
         assert echo(again) == b"hello"
+
+
+def test_the_port_is_open_to_ipv4_and_ipv6():
+    with listen("0", 0) as everywhere:
+        number = everywhere.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", number), timeout=WAIT_S):
+            line, address = everywhere.accept()
+            line.close()
+        assert origin(address[0]) == "127.0.0.1"
+        if everywhere.family == socket.AF_INET6:
+            with socket.create_connection(("::1", number), timeout=WAIT_S):
+                line, address = everywhere.accept()
+                line.close()
+            assert origin(address[0]) == "::/64"
+    with listen("127.0.0.1", 0) as here:
+        assert here.getsockname()[0] == "127.0.0.1"
 
 
 def test_a_connection_ends_if_the_server_does_not_listen(authorities, port):

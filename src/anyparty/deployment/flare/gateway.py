@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import itertools
 import logging
 import re
@@ -91,6 +92,18 @@ def server_context(startup: Path) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_TICKET  # without resumed sessions, every connection shows its certificate
     context.num_tickets = 0
     return context
+
+
+def origin(address: str) -> str:
+    """Return the address by which connections are counted: an IPv4 address, or the network of an IPv6 address.
+
+    >>> origin("::ffff:203.0.113.7"), origin("2001:db8:0:1::7"), origin("127.0.0.1")
+    ('203.0.113.7', '2001:db8:0:1::/64', '127.0.0.1')
+    """
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if found.version == 4:
+        return str(found)
+    return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
 
 
 def peer_name(address: str) -> str:
@@ -175,9 +188,10 @@ class Gateway:
                     log.warning("a connection could not be accepted: %s", error)
                     await asyncio.sleep(PAUSE_S)
                     continue
-                self._make_room(address[0])
-                task = asyncio.create_task(self._admit(line, address[0]))
-                self.handshakes[task] = address[0]
+                peer = origin(address[0])
+                self._make_room(peer)
+                task = asyncio.create_task(self._admit(line, peer))
+                self.handshakes[task] = peer
                 self.lines[task] = line
                 task.add_done_callback(self._forget)
         finally:

@@ -7,6 +7,7 @@ protocol, port and certificate.  See docs/decisions/0024-strangers-at-the-port.m
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import socket
 import subprocess
@@ -35,8 +36,21 @@ except ImportError:  # FLARE is an extra: without it this module can be imported
 
 FOLDER = "internal/gateway"  # the folder of the sockets, in the kit
 
-PAUSE_S = 1.0
+PAUSE_S, BACKLOG = 1.0, 1024
 log = logging.getLogger(__name__)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listen at a port of one address, or of all addresses of this machine (IPv4 and IPv6) if ``host`` is "0"."""
+    if host not in {"", "0"}:
+        return socket.create_server((host, port), backlog=BACKLOG)
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:  # IPv6 is switched off
+                raise
+    return socket.create_server(("", port), backlog=BACKLOG)
 
 
 class GatewayProcess:
@@ -53,8 +67,7 @@ class GatewayProcess:
         for left in self.folder.iterdir():
             left.unlink(missing_ok=True)
         host = str(params[DriverParams.HOST.value])
-        address = ("" if host in {"", "0"} else host, int(params[DriverParams.PORT.value]))
-        self.listening = socket.create_server(address, backlog=1024)
+        self.listening = listen(host, int(params[DriverParams.PORT.value]))
         self.process = self._begin()
         threading.Thread(target=self._keep, name="gateway", daemon=True).start()
 
