@@ -101,9 +101,9 @@ def origin(address: str) -> str:
     ('203.0.113.7', '2001:db8:0:1::/64', '127.0.0.1')
     """
     found = ipaddress.ip_address(address.partition("%")[0])
-    if found.version == 4:
+    if isinstance(found, ipaddress.IPv4Address):
         return str(found)
-    return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
+    return str(found.ipv4_mapped or ipaddress.ip_network(f"{found}/64", strict=False))
 
 
 def peer_name(address: str) -> str:
