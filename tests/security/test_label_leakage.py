@@ -87,4 +87,5 @@ def test_the_command_says_it(call):
     shown = " ".join(call("methods").stdout.split())
     for name in SILENT:
         assert re.search(rf"{name}\b[^:.]*: sends no gradients to passive parties\.", shown)
-    assert re.search(r"laser, fedhssl: sends gradients to passive parties\. They can learn: with two classes", shown)
+    said = r"laser, sum, fedhssl: sends gradients to passive parties\. They can learn: with two classes"
+    assert re.search(said, shown)
