@@ -33,6 +33,7 @@ PAGES = {
     "startup": ("startup", False),
     "step_time": ("step_time", False),
     "table_size": ("table_size", False),
+    "tables": ("tables", True),
 }
 FEDERATIONS = {"carrier", "service"}
 WORDS = {"beyond": ["--only", "distilled"]}  # only one of many choices
