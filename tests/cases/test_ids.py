@@ -192,6 +192,11 @@ class TestCase25IdsWrittenOtherwiseInAThird:
         table = read_table(pl.DataFrame({"id": [*(f"k{row}" for row in range(100)), *odd]}), party="bank", id="id")
         assert f"{len(odd)} of {100 + len(odd)} ids are without a digit, all others have one" in table.notes[0]
 
+    @pytest.mark.parametrize(("first", "notes"), [("a1", 0), ("k1", 1)], ids=["hexadecimal", "others"])
+    def test_only_hexadecimal_ids_may_lack_digits(self, first, notes):
+        ids = pl.DataFrame({"id": [*(f"{first}{row}" for row in range(100)), "dead"]})
+        assert len(read_table(ids, party="bank", id="id").notes) == notes
+
     @pytest.mark.parametrize(
         ("change", "form"),
         [

@@ -289,7 +289,8 @@ def _remarks(ids: pl.Series, column: pl.Series, where: str) -> Iterable[str]:
     if not cells.is_text(column) or len(ids) < _FEWEST:
         return
     whole, latin = ids.str.contains(r"^\d+$"), ids.str.replace_many(cells.ALIKE)
-    plain = ~ids.str.contains(r"\d") & ~ids.str.contains(r"^(?i)[a-f]+$")  # hexadecimal ids may lack digits
+    hexadecimal = ids.str.contains(r"^(?i)[0-9a-f]+$").all()  # such ids may lack digits by chance
+    plain = ~ids.str.contains(r"\d") & (not hexadecimal)
     for odd, what, others in (
         (~whole, "not whole numbers", "all others are"),
         (whole, "whole numbers", "no other is"),
