@@ -11,6 +11,7 @@ from anyparty.config.network_settings import superseded
 from anyparty.config.schema import Config, RunSettings
 from anyparty.config.user_code import AllowedCode, allowing
 from anyparty.core.storage import read_bytes, user_path
+from anyparty.core.types import of_python
 from anyparty.errors import ConfigError
 from anyparty.tables.readers import located
 
@@ -37,7 +38,7 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
     try:
         # A received file must be regular and small.  Users may name a pipe, such as <(command) in a shell.
         content = (read_bytes(path) if received else path.read_bytes()).decode("utf-8-sig")  # a mark of some editors
-        values = tomllib.loads(content.replace("\r\n", "\n").replace("\r", "\n"))
+        values = of_python(tomllib.loads(content.replace("\r\n", "\n").replace("\r", "\n")))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such settings file; `anyparty demo` writes one to start from") from None
     except OSError as error:
