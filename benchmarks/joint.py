@@ -26,12 +26,12 @@ from torch.nn import functional
 
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, Party, Roster, Task
-from anyparty.data.blocks import Block, Rows
 from anyparty.methods.method import Batch, PartyContext, State
 from anyparty.methods.method_registry import method
 from anyparty.methods.split.split_method import Split
 from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
+from anyparty.problem.rows import Block, Rows
 from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger

@@ -32,19 +32,19 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from anyparty.alignment.alignment import PartyAlignment
 from anyparty.api.federation import Federation
 from anyparty.config import Config
 from anyparty.config.method_factory import SCHEDULES, chosen, scheduled
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, ChannelWrapper, Tensors, TensorSpec
 from anyparty.data import datasets
-from anyparty.data.blocks import Rows, row_keys
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Batch, Method, PartyContext, Stage, State, Step
 from anyparty.methods.method_registry import METHODS, SPLIT
+from anyparty.problem.problem import Problem
+from anyparty.problem.rows import Rows, row_keys
 from anyparty.training import control_messages
-from anyparty.training.party import PartyInputs, take_part
+from anyparty.training.party import context_of, take_part
 from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel
 from benchmarks.page import Page
@@ -182,19 +182,15 @@ def _trained(federation: Federation, config: Config) -> Tap:
         if not leads:
             taps.append(Tap(net))
             net, made = taps[0], _watched(method, taps[0])
-        known = PartyAlignment(
-            position=federation.alignment.position[name],
-            observed=torch.from_numpy(federation.observed) if leads else None,
-            key=row_keys(federation.alignment) if leads else None,
-        )
-        inputs = PartyInputs(
-            name=name,
-            table=federation.tables[name],
-            known=known,
-            encoder=config.encoder_of(name),
-            optimizer=config.optimizer_of(name),
-        )
-        return take_part(net, inputs=inputs, roster=federation.roster, config=config, method=made)
+        position = federation.alignment.position[name]
+        problem = Problem(
+            roster=federation.roster, table=federation.tables[name], position=position, observed=federation.observed,
+            plan=config.plan, seeds=Seeds(config.train.seed), key=row_keys(federation.alignment),
+        )  # fmt: skip
+        return take_part(
+            net, context=context_of(config, federation.roster, name), table=federation.tables[name], position=position,
+            config=config, method=made, problem=problem if leads else None,
+        )  # fmt: skip
 
     declared = (*method.can.messages, *control_messages.MESSAGES)
     memory.play(

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Party, Roster, Task
-from anyparty.data.blocks import Block, Rows
 from anyparty.methods.method import Batch, PartyContext, State
 from anyparty.methods.method_registry import method
 from anyparty.methods.split.split_method import Split
 from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
+from anyparty.problem.rows import Block, Rows
 
 FEATURES, HIDDEN, EMBEDDING, CLASSES, BATCH, N = 560, (128, 128), 128, 12, 128, 4096
 SGD = Optimizer(name="sgd", lr=0.03, momentum=0.8, weight_decay=1e-4)

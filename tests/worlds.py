@@ -22,13 +22,13 @@ from anyparty.config import TrainSettings
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, ChannelWrapper, MessageSpec, Party, Roster, Task
-from anyparty.data.blocks import Block, Rows
 from anyparty.errors import Deadlock, PartyLost
 from anyparty.methods.method import Batch, Method, PartyContext, Stage, State
 from anyparty.methods.split.rule import RowWeights, batch_loss
 from anyparty.methods.split.split_method import Split
 from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
+from anyparty.problem.rows import Block, Rows
 from anyparty.training import control_messages
 from anyparty.training.callbacks import Callback
 from anyparty.training.checkpoint import Checkpoints

@@ -13,8 +13,6 @@ from rich.console import Console
 from anyparty import Federation
 from anyparty.config import Config
 from anyparty.core.types import Task
-from anyparty.data.splits import TEST, TRAIN
-from anyparty.data.task import balanced
 from anyparty.errors import (
     AlignmentError,
     AnypartyWarning,
@@ -27,6 +25,8 @@ from anyparty.errors import (
 from anyparty.methods.schedules.flex import Flex
 from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
+from anyparty.problem.problem import balanced
+from anyparty.problem.splits import TEST, TRAIN
 from anyparty.tables.table import read_table
 from anyparty.training.callbacks import Callback
 
@@ -342,7 +342,7 @@ def test_balance_ignores_classes_without_training_rows():
     use = np.array([TRAIN] * 80 + [TEST] * 20, dtype=np.int8)
     table = read_table(pl.DataFrame({"id": range(100), "y": y}), party="bank", id="id", label="y")
     task = Task(kind="classification", classes=("often", "rare", "later"))
-    weights = balanced(table, np.arange(100), use, task)
+    weights = balanced(table, np.flatnonzero(use == TRAIN), task)
     assert weights[:2] == pytest.approx((80 / (2 * 60), 80 / (2 * 20)))
 
 

@@ -7,9 +7,9 @@ import pytest
 from anyparty.api.federation import Federation
 from anyparty.api.runs import evaluate_run, federation_of_run, settings_of
 from anyparty.config import Config
-from anyparty.data.splits import TEST, TRAIN, VALIDATION
 from anyparty.errors import ConfigError, ModelError, TableError
 from anyparty.networks.encoders import MLP
+from anyparty.problem.splits import TEST, TRAIN, VALIDATION
 
 N = 200
 QUICK = {"epochs": 1, "patience": None, "encoder": MLP(hidden=())}

@@ -13,11 +13,11 @@ from anyparty.api.federation import Federation
 from anyparty.api.runs import model_for_run
 from anyparty.config import Config, TrainSettings
 from anyparty.core.storage import read_json
-from anyparty.data.splits import TEST, TRAIN, VALIDATION
 from anyparty.errors import AnypartyWarning, ConfigError, Diverged, ModelError, ResumeError
 from anyparty.methods.method_registry import method, settings_of
 from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
+from anyparty.problem.splits import TEST, TRAIN, VALIDATION
 from anyparty.training.callbacks import Callback
 from tests import worlds
 

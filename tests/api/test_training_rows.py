@@ -10,10 +10,10 @@ from anyparty.alignment.overlap import Overlap
 from anyparty.api.federation import Federation
 from anyparty.api.runs import evaluate_run, federation_of_run
 from anyparty.config import Config
-from anyparty.data.splits import TEST, TRAIN, UNUSED, VALIDATION
 from anyparty.errors import ConfigError, TableError
 from anyparty.experiments.compare import compare
 from anyparty.networks.encoders import MLP
+from anyparty.problem.splits import TEST, TRAIN, UNUSED, VALIDATION
 from anyparty.training.callbacks import Callback
 
 N = 240

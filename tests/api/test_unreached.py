@@ -6,8 +6,8 @@ import pytest
 
 from anyparty.api.federation import Federation
 from anyparty.config import TrainSettings
-from anyparty.data.splits import TRAIN
 from anyparty.methods.split.split_method import UNREACHED
+from anyparty.problem.splits import TRAIN
 from tests.worlds import Ends
 
 SAID = "training reached no labelled row of 'far', so that predictions ignore it"

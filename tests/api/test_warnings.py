@@ -9,8 +9,8 @@ import pytest
 
 from anyparty.api.federation import Federation
 from anyparty.core.storage import read_json, write_json
-from anyparty.data.splits import TRAIN
 from anyparty.errors import AnypartyWarning, ConfigError, TableError
+from anyparty.problem.splits import TRAIN
 
 
 def tables(rows=60):

@@ -9,8 +9,8 @@ from anyparty import config
 from anyparty.api.encoder_inspection import inspect_encoder
 from anyparty.api.federation import Federation
 from anyparty.config.schema import SplitSettings
-from anyparty.data.splits import TEST
 from anyparty.errors import ConfigError
+from anyparty.problem.splits import TEST
 from tests.conftest import write_tables
 
 

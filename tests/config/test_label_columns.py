@@ -9,12 +9,17 @@ import torch
 
 from anyparty import Federation
 from anyparty.config import Config
+from anyparty.core.seeds import Seeds
 from anyparty.core.types import Party, Roster
-from anyparty.data.blocks import Rows
 from anyparty.methods.method import hosts_of
 from anyparty.methods.method_registry import method
 from anyparty.methods.split.local import NOBODY
 from anyparty.networks.optimizer import Optimizer
+from anyparty.problem.party_view import LeadView
+from anyparty.problem.problem import Problem
+from anyparty.problem.rows import Rows
+from anyparty.problem.splits import ProblemPlan
+from anyparty.tables.table import read_table
 from anyparty.training import control_messages
 from anyparty.training.callbacks import Callback
 from anyparty.training.party import set_up_again, share_setup
@@ -114,14 +119,19 @@ def test_a_host_that_comes_back_is_heard_out():
     roster = Roster((Party(name="a", labels=True), Party(name="b", labels=True)), "a")
     made = method("laser", hosting="labelers")
     labeled = torch.tensor([True, False, True])
-    setup = (np.zeros(3, dtype=np.int8), worlds.world(K=2).task, torch.ones(3, 2, dtype=torch.bool))
+    table = read_table(pl.DataFrame({"id": [1, 2, 3], "y": ["no", "yes", "no"]}), party="a", id="id", label="y")
+    problem = Problem(
+        roster=roster, table=table, position=np.arange(3), observed=np.ones((3, 2), dtype=np.bool_),
+        plan=ProblemPlan(validation=0.0, test=0.0), seeds=Seeds(0),
+    )  # fmt: skip
 
     async def lead(net):
-        await set_up_again(net, roster, made, "b", setup)
+        await set_up_again(net, made, LeadView.of(problem), "b")
         return await labelled_at(net, "b", 3)
 
     async def back(net):
-        await share_setup(net, roster, None)
+        view = await share_setup(net, roster, table, np.arange(3), None)
+        assert view.task.classes == ("no", "yes")
         for labels in (labeled, ~labeled):
             await share_labelled(net, made, roster, Rows(n=3, labeled=labels))
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anyparty.core.seeds import Seeds
-from anyparty.data.blocks import by_pattern, mixed, patterns
+from anyparty.problem.rows import by_pattern, mixed, patterns
 from tests.worlds import all_patterns
 
 ROWS = st.sets(st.integers(0, 500), min_size=1, max_size=80).map(lambda rows: torch.tensor(sorted(rows)))

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyparty.data.blocks import Block
+from anyparty.problem.rows import Block
 
 NOBODY = -1
 

@@ -6,7 +6,7 @@ import pytest
 
 from anyparty import Federation
 from anyparty.core.seeds import Seeds
-from anyparty.data.splits import TEST, VALIDATION, split
+from anyparty.problem.splits import TEST, VALIDATION, split
 
 
 def counts(n, validation, test):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyparty.core.seeds import Seeds
-from anyparty.data.splits import TEST, TRAIN, UNUSED, VALIDATION, SplitPlan, assign, counts_of
 from anyparty.errors import AnypartyWarning, TableError
+from anyparty.problem.splits import TEST, TRAIN, UNUSED, VALIDATION, ProblemPlan, assign, counts_of
 from anyparty.tables.reading_rules import AS_WRITTEN, ReadingRules
 from anyparty.tables.table import read_table
 
@@ -27,7 +27,7 @@ def parts(of, seed=0, observed=None, position=None, secret=b"", **plan):
     n = len(of)
     position = np.arange(n) if position is None else position
     observed = np.ones((len(position), 2), dtype=bool) if observed is None else observed
-    return assign(of, position, observed, SplitPlan(**plan), Seeds(seed, secret))
+    return assign(of, position, observed, ProblemPlan(**plan), Seeds(seed, secret))
 
 
 def count(use, *numbers):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anyparty.core.seeds import Seeds
-from anyparty.data.splits import TEST, TRAIN, VALIDATION, split
+from anyparty.problem.splits import TEST, TRAIN, VALIDATION, split
 
 SHARES = st.floats(0, 0.5, exclude_max=True)
 

@@ -5,17 +5,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+import polars as pl
 import pytest
 import torch
 
 from anyparty.core.types import ChannelWrapper, Party, Roster
 from anyparty.deployment.site.site_prediction import predict_at_site
 from anyparty.errors import ConfigError, MessageError
+from anyparty.tables.table import read_table
 from anyparty.training.party import share_setup
 from anyparty.transport import memory
 from tests.deployment.test_site_training import run, settings, world
 
 ROSTER = Roster((Party(name="bank", labels=True), Party(name="shop", labels=True)), "bank")
+TABLE = read_table(pl.DataFrame({"id": [1, 2, 3], "y": ["a", "b", "a"]}), party="shop", id="id", label="y")
 
 
 class Net:
@@ -38,7 +42,7 @@ def test_an_invalid_task_causes_a_clear_error(task, observed):
     with pytest.raises(
         MessageError, match=r"message 'setup' from 'bank' to 'shop': expected a task and which parties have each"
     ):
-        asyncio.run(share_setup(Net(task, observed), ROSTER, None))
+        asyncio.run(share_setup(Net(task, observed), ROSTER, TABLE, np.arange(3), None))
 
 
 @dataclass

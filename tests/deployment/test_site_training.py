@@ -509,7 +509,7 @@ def test_a_party_reads_its_table_by_its_own_settings(tmp_path):
     lent["parties"]["shop"] |= {"separator": "|", "missing": {"none": ["x"]}}
     run(sites, Config.of(lent))
     assert weights(sites) == clean
-    used = SiteParty.of(sites["shop"], Config.of(lent)).run.config.parties["shop"]
+    used = SiteParty.of(sites["shop"], Config.of(lent)).config.parties["shop"]
     assert (used.separator, used.decimal, used.missing) == (";", ",", {"visits": ("-999",)})
     told = memory.play({name: partial(predict_at_site, site, Config.of(lent)) for name, site in sites.items()})
     assert told["bank"] is not None

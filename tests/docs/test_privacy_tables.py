@@ -10,7 +10,7 @@ from anyparty.core.types import Roster, Task
 from anyparty.deployment.site.site_training import roster_of
 from anyparty.errors import UserError
 from anyparty.methods.method_registry import METHODS
-from anyparty.training.party import public
+from anyparty.problem.party_view import public
 from anyparty.transport.contract import roles
 from docs import generate_tables
 from tests.marks import LABEL_HOLDERS, slow_but

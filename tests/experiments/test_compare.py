@@ -23,13 +23,13 @@ from anyparty.cli.app import app
 from anyparty.config import TrainSettings
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities
-from anyparty.data.splits import TRAIN
 from anyparty.errors import ConfigError, RunError
 from anyparty.experiments.compare import announcement
 from anyparty.experiments.compared_methods import compared_methods, described_option
 from anyparty.experiments.comparison_run import ComparisonRun, party_sets, score_of, without_blocks
 from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Host, Noise, Rule, every_row
 from anyparty.networks.heads import Heads
+from anyparty.problem.splits import TRAIN
 from tests.conftest import write_tables
 
 QUICK: dict[str, Any] = {"epochs": 2, "test": 0.3, "batch_size": 32}

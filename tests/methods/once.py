@@ -5,8 +5,8 @@ from dataclasses import replace
 import torch
 
 from anyparty.core.types import Party, Roster
-from anyparty.data.blocks import Rows
 from anyparty.networks.optimizer import Optimizer
+from anyparty.problem.rows import Rows
 from tests.worlds import Table, World, world
 
 ADAM = Optimizer(name="adam", lr=0.01)

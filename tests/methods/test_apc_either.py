@@ -10,9 +10,9 @@ from sklearn.linear_model import LogisticRegression
 
 from anyparty.api.federation import Federation
 from anyparty.api.model import Model
-from anyparty.data.splits import TRAIN
 from anyparty.methods.one_exchange import distillation
 from anyparty.methods.one_exchange.apc import Apc
+from anyparty.problem.splits import TRAIN
 from tests import worlds
 from tests.marks import slow_but
 from tests.methods.once import ADAM, pair, split

@@ -15,12 +15,12 @@ from anyparty.config.label_columns import check_parties
 from anyparty.config.user_code import AllowedCode
 from anyparty.core.storage import user_path
 from anyparty.core.types import Roster
-from anyparty.data.splits import PARTS
 from anyparty.errors import ConfigError, PredictionError, nearest, some
 from anyparty.methods.method import PartyContext
 from anyparty.methods.method_registry import METHODS, parameters_of
 from anyparty.networks.encoders import MLP, Factory, describe
 from anyparty.networks.optimizer import CustomOptimizer, Optimizer, optimizer_from
+from anyparty.problem.splits import PARTS
 from anyparty.tables.data_frames import series_of
 from anyparty.tables.ids import JOINT, id_texts, normalized
 from anyparty.tables.table import Table

@@ -13,9 +13,9 @@ from torch import Tensor
 from anyparty.alignment.alignment import Alignment
 from anyparty.artifacts.model_files import Member
 from anyparty.core.display import named_ids
-from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, nearest
 from anyparty.methods.method import HasEmbeddings, Method, State
+from anyparty.problem.rows import Rows
 from anyparty.training.loop import ROWS_AT_ONCE
 
 

@@ -10,6 +10,7 @@ the test rows that the run's seed draws, because choosing an architecture on tes
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,9 @@ import numpy as np
 from anyparty.api.federation import Federation
 from anyparty.config import Config, PartySettings
 from anyparty.config.method_factory import chosen
-from anyparty.data.splits import TEST, UNUSED
-from anyparty.data.task import task_of
 from anyparty.errors import ConfigError, nearest
 from anyparty.methods.encoder_check import EncoderEpoch, inspect
+from anyparty.problem.splits import TEST, UNUSED
 from anyparty.tables.preprocessing import Prepare
 from anyparty.tables.target import encode
 
@@ -76,8 +76,7 @@ def _rows(federation: Federation, name: str) -> tuple[np.ndarray[Any, Any], np.n
         raise ConfigError(f"party {name!r} has no {lacks}, and the encoder check measures how well embeddings of the "
                           f"columns predict the labels; choose {', '.join(have)}")  # fmt: skip
     use = federation.split(settings)
-    asked = federation.config.federation
-    task = task_of(table, position, use, asked.task, asked.positive)
+    task = replace(federation.problem(), table=federation.tables[name], position=position).task_for(use)
     if task.kind != "classification":
         raise ConfigError(f"party {name!r}: the label {table.label.name!r} is a number, and the encoder check scores "
                           f"classes")  # fmt: skip

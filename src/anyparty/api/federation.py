@@ -27,7 +27,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from anyparty import config as run_settings
-from anyparty.alignment.alignment import Alignment, align, rows_of
+from anyparty.alignment.alignment import Alignment, align
 from anyparty.alignment.overlap import Overlap
 from anyparty.config.label_columns import check_parties, label_columns
 from anyparty.core.declared_types import checked
@@ -35,9 +35,9 @@ from anyparty.core.display import html_of, named_ids
 from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.storage import user_path
 from anyparty.core.types import Party, Roster, Task
-from anyparty.data.splits import PARTS, UNUSED, assign, restricted
-from anyparty.data.task import labeled_rows, predicted, task_of, teaching
 from anyparty.errors import AnypartyWarning, ConfigError, UserError, nearest, remark, some
+from anyparty.problem.problem import Problem, label_of, teaching
+from anyparty.problem.splits import PARTS, UNUSED
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays
@@ -344,13 +344,11 @@ class Federation:
 
         The rows are in the order of ``alignment.ids``; ``rows`` returns them with their ids.
         """
-        return labeled_rows(self.tables[self.roster.active], self.alignment.position[self.roster.active])
+        return self.problem().labeled
 
     def label(self, party: str) -> pl.Series:
         """Return the labels of a party that holds labels: one value for each row of the party's table."""
-        label = self.tables[party].label
-        assert label is not None
-        return label
+        return label_of(self.tables[party])
 
     @cached_property
     def overlap(self) -> Overlap:
@@ -372,11 +370,7 @@ class Federation:
             TableError: a class has too few rows for training, validation and test, or the column that splits the rows
                 cannot be used.
         """
-        settings, active = settings or self.config.train, self.roster.active
-        plan = self.config.split.plan(settings, self.config.federation.task)
-        position, seeds = self.alignment.position[active], Seeds(settings.seed)
-        use = assign(self.tables[active], position, self.observed, plan, seeds)
-        return restricted(use, rows_of(settings.rows, self.observed, position >= 0))
+        return self.problem(settings).use
 
     def task(self, use: NDArray[np.int8]) -> Task:
         """Infer the task, classification or regression, from the labels of training rows.
@@ -386,9 +380,7 @@ class Federation:
         Raises:
             TableError: there are no labels, or all labels have the same class.
         """
-        active = self.roster.active
-        settings, position = self.config.federation, self.alignment.position[active]
-        return task_of(self.teaching(active), position, use, settings.task, settings.positive)
+        return self.problem().task_for(use)
 
     def teaching(self, party: str) -> Table:
         """Return a label holder's table, without the labels of rows whose cells are empty at all parties."""
@@ -403,8 +395,21 @@ class Federation:
         Raises:
             TableError: the labels cannot be used, for example because all have the same class.
         """
-        settings = self.config.federation
-        return predicted(self.teaching(self.roster.active), settings.task, settings.positive)
+        return self.problem().describe()
+
+    def problem(self, train: TrainSettings | None = None) -> Problem:
+        """Return the problem of a training: the task, and the use of each row.
+
+        ``train`` replaces the federation's training settings.
+        """
+        return self._problem(self.config if train is None else self.config.model_copy(update={"train": train}))
+
+    def _problem(self, config: Config, tables: Mapping[str, Table] | None = None) -> Problem:
+        active = self.roster.active
+        return Problem(
+            roster=self.roster, table=(tables or self.tables)[active], position=self.alignment.position[active],
+            observed=self.observed, plan=config.plan, seeds=Seeds(config.train.seed),
+        )  # fmt: skip
 
     @property
     def files(self) -> RichTable:
@@ -495,8 +500,8 @@ class Federation:
         for note in self.overlap.notes:
             remark(note)
         return training_run.train(
+            self._problem(config, tables),
             tables,
-            self.roster,
             self.alignment,
             self.overlap,
             config,

@@ -28,11 +28,11 @@ from anyparty.core.display import named_ids
 from anyparty.core.predictions import id_values, members, patterns
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
-from anyparty.data.blocks import Rows
 from anyparty.errors import PredictionError, nearest
 from anyparty.methods.false_vfl import generation as uses
 from anyparty.methods.false_vfl.false_vfl import FalseVFL
 from anyparty.methods.method import Batch
+from anyparty.problem.rows import Rows
 from anyparty.tables import readers
 from anyparty.tables.column_types import KINDS, Kind
 from anyparty.tables.data_frames import is_array

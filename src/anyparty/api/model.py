@@ -26,10 +26,10 @@ from anyparty.core.display import html_of, shown_in_notebooks
 from anyparty.core.predictions import Predictions, refuse_without_labels
 from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.types import Channel, Roster, Task
-from anyparty.data.blocks import Rows, assemble
 from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, remark, some
 from anyparty.methods.method import Method
 from anyparty.networks.encoders import Factory
+from anyparty.problem.rows import Rows, assemble
 from anyparty.tables import target
 from anyparty.tables.data_frames import is_array, tables_of_arrays
 from anyparty.tables.ids import id_names

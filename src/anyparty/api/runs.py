@@ -29,12 +29,12 @@ from anyparty.config.user_code import allowing
 from anyparty.core.declared_types import checked
 from anyparty.core.predictions import Predictions
 from anyparty.core.storage import inside, read_bytes
-from anyparty.data.blocks import assemble
-from anyparty.data.splits import TEST, TRAIN
 from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, UserError, remark, some
 from anyparty.methods.method import Method
 from anyparty.metrics import METRICS, Evaluation
 from anyparty.networks.encoders import Factory
+from anyparty.problem.rows import assemble
+from anyparty.problem.splits import TEST, TRAIN
 from anyparty.tables import readers
 from anyparty.tables.preprocessing import Features
 from anyparty.tables.target import encode

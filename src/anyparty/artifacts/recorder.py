@@ -46,10 +46,10 @@ from anyparty.core.costs import HasCosts, PartyShape, RunShape, published
 from anyparty.core.draws import DRAWS
 from anyparty.core.storage import writing
 from anyparty.core.types import Capabilities
-from anyparty.data.splits import TEST, TRAIN, UNUSED
 from anyparty.errors import ConfigError, ModelError, ResumeError, remark
 from anyparty.methods.method import Method
 from anyparty.methods.method_registry import differences
+from anyparty.problem.splits import TEST, TRAIN, UNUSED
 from anyparty.training.callbacks import Callback, now
 from anyparty.training.checkpoint import PROGRESS, Checkpoints, read
 from anyparty.training.party import PartyResult
@@ -428,13 +428,13 @@ def sizes_of(outcome: PartyResult) -> PartyShape:
     encoder = outcome.trained.state.modules.get("encoder", nn.Identity())
     layers = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
     last = sum(parameter.numel() for parameter in layers[-1].parameters()) if layers else 0
-    return PartyShape(columns=outcome.seat.inputs, last_layer=last)
+    return PartyShape(columns=outcome.trained.state.seat.inputs, last_layer=last)
 
 
 def _ran(outcomes: Mapping[str, PartyResult], batch_size: int) -> RunShape:
-    roster = next(iter(outcomes.values())).seat.roster
+    roster = next(iter(outcomes.values())).view.roster
     lead = outcomes[roster.active]
-    rows, use = lead.rows, torch.from_numpy(lead.use)
+    rows, use = lead.rows, torch.from_numpy(lead.view.use)
     assert rows.observed is not None
     observed, stages = rows.observed.cpu(), [str(record["stage"]) for record in lead.trained.history]
     own = observed[:, roster.blocks.index(roster.active)] if roster.active in roster.blocks else torch.zeros(rows.n)
@@ -451,5 +451,5 @@ def _ran(outcomes: Mapping[str, PartyResult], batch_size: int) -> RunShape:
         shared=both,
         epochs={stage: stages.count(stage) for stage in stages},
         batch_size=batch_size,
-        columns=lead.seat.inputs,
+        columns=lead.trained.state.seat.inputs,
     )

@@ -26,18 +26,17 @@ from anyparty.config.network_settings import Encoder
 from anyparty.config.settings_group import ReadingSettings, Settings, check_held, nones
 from anyparty.config.user_code import NOTHING, AllowedCode, allowing
 from anyparty.core.storage import user_path
-from anyparty.data.splits import Kind as SplitKind
-from anyparty.data.splits import SplitPlan
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.metrics import METRICS
 from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer
+from anyparty.problem.splits import Kind as SplitKind
+from anyparty.problem.splits import ProblemPlan
 from anyparty.tables import reading_rules
 from anyparty.tables.cells import MAX_BYTES, as_level
 from anyparty.tables.ids import Duplicates, check_normalize
 from anyparty.tables.preprocessing import MANY_LEVELS
 from anyparty.tables.reading_rules import ReadingRules
-from anyparty.tables.target import AskedKind
 
 NONE = "none"
 UserPath = Annotated[Path, AfterValidator(user_path)]
@@ -230,12 +229,6 @@ class SplitSettings(Settings):
     def column(self) -> str | None:
         """The column that the split reads in the active party's table, or None."""
         return self.group or self.time or self.file
-
-    def plan(self, train: TrainSettings, task: AskedKind) -> SplitPlan:
-        """Return the plan of the split, with the shares in ``train`` and the kind of task ``task``."""
-        return SplitPlan(
-            kind=self.kind, parties=self.parties, validation=train.validation, test=train.test, task=task
-        )  # fmt: skip
 
 
 class PartySettings(ReadingSettings):
@@ -510,6 +503,15 @@ class Config(Settings):
         return ReadingRules(
             missing=own.missing, limits=own.limits, dates=own.dates, classes=federation.classes, task=federation.task,
             merge_spellings=federation.merge_spellings,
+        )  # fmt: skip
+
+    @property
+    def plan(self) -> ProblemPlan:
+        """The settings that define the problem: the split, the kind of task, and the rows to train on."""
+        split, train, federation = self.split, self.train, self.federation
+        return ProblemPlan(
+            kind=split.kind, parties=split.parties, validation=train.validation, test=train.test, rows=train.rows,
+            balance=train.balance, task=federation.task, positive=federation.positive,
         )  # fmt: skip
 
     def to_toml(self) -> str:

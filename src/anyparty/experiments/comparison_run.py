@@ -31,12 +31,12 @@ from anyparty.config import TrainSettings
 from anyparty.config.loader import changed
 from anyparty.core.seeds import Seeds
 from anyparty.data.missingness import MCAR
-from anyparty.data.splits import TEST, TRAIN, VALIDATION
 from anyparty.errors import ConfigError
 from anyparty.experiments.compared_methods import ComparedMethod
 from anyparty.experiments.suite import SuiteRun
 from anyparty.metrics import headline
 from anyparty.metrics.scores import ScoreTable, score
+from anyparty.problem.splits import TEST, TRAIN, VALIDATION
 
 SETS_PER_COUNT = 8  # maximum number of scored sets of n parties, for each n
 

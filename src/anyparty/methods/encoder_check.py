@@ -31,11 +31,11 @@ from sklearn.utils.multiclass import unique_labels
 
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Task
-from anyparty.data.blocks import mixed
 from anyparty.errors import AlignmentError, ConfigError, Diverged, nearest
 from anyparty.networks.encoders import MLP, Autoencoder, Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.networks.sklearn_head import estimator
+from anyparty.problem.rows import mixed
 
 Scale = Literal["none", "standard", "minmax"]
 SCALERS = {"none": (), "standard": (StandardScaler,), "minmax": (MinMaxScaler,)}

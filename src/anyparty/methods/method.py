@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from anyparty.core.predictions import NO_ANSWER, Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, Roster, Task
-from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError
 from anyparty.networks.encoders import MLP, Factory
 from anyparty.networks.objective import Loss as RowLoss
 from anyparty.networks.optimizer import Optimizer
+from anyparty.problem.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)

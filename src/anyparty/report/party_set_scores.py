@@ -24,12 +24,12 @@ from anyparty.api.runs import federation_of_run, hold_out, model_for_run
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
-from anyparty.data.splits import TRAIN
 from anyparty.errors import PredictionError
 from anyparty.methods.method import Method
 from anyparty.metrics import METRICS, headline
 from anyparty.metrics.scores import LabelledPredictions
 from anyparty.networks.encoders import Factory
+from anyparty.problem.splits import TRAIN
 from anyparty.report.elements import MAX_PARTIES_LISTED, decimal_places
 from anyparty.report.shapley import Estimate, Floats, ShapleyValues, percentile_interval, shapley_values
 from anyparty.training.loop import predict_rows

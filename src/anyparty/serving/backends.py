@@ -29,13 +29,13 @@ from anyparty.api.runs import check_named_tables, model_for_run, settings_of
 from anyparty.artifacts.model_files import ModelSummary, read_again
 from anyparty.config import Config
 from anyparty.core.types import Channel
-from anyparty.data.blocks import row_keys
 from anyparty.deployment.flare.admin import read_federation
 from anyparty.deployment.flare.site_config import FILE, SiteConfig
 from anyparty.deployment.site import alignment_cache
 from anyparty.deployment.site.alignment_cache import ALIGNMENT
 from anyparty.deployment.site.site_prediction import StoredPart
 from anyparty.errors import ConfigError, ModelError, PartyLost, PredictionError, nearest
+from anyparty.problem.rows import row_keys
 from anyparty.serving.http_app import ServingBackend
 from anyparty.serving.job_manager import JobDelays, JobManager
 from anyparty.serving.loaded_party import LoadedParty, RowIndex, build_index, load_party

@@ -21,13 +21,13 @@ from anyparty.alignment.alignment import PartyAlignment
 from anyparty.artifacts.model_files import ModelSummary, read_again
 from anyparty.config import Config
 from anyparty.core.types import Roster
-from anyparty.data.blocks import Rows, block_of
 from anyparty.deployment.site import alignment_cache
 from anyparty.deployment.site.alignment_cache import ALIGNMENT
 from anyparty.deployment.site.policy import SiteSettings
 from anyparty.deployment.site.site_prediction import StoredPart
 from anyparty.errors import ModelError, PredictionError, remarks_to, some
 from anyparty.methods.method import Method, State
+from anyparty.problem.rows import Rows, block_of
 from anyparty.serving.serving_protocol import NO_ROW
 from anyparty.tables import cells
 from anyparty.tables.checks import RowRemarks

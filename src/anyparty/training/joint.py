@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Batch, JointStage, Stage, State
+from anyparty.problem.rows import Rows
 from anyparty.transport.ledger import Flow, Ledger
 
 Execution = Literal["auto", "protocol", "joint"]

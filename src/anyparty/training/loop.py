@@ -28,9 +28,9 @@ from anyparty import metrics
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
-from anyparty.data.blocks import Rows, by_pattern, mixed, patterns
 from anyparty.errors import AlignmentError, ConfigError, Diverged
 from anyparty.methods.method import Batch, Method, Stage, State, checked_answer, checked_begin, checked_step
+from anyparty.problem.rows import Rows, by_pattern, mixed, patterns
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition, load_module, tensors_of
 from anyparty.training.control_messages import StageEpoch

@@ -23,10 +23,10 @@ from torch import Tensor
 from anyparty.config import TrainSettings
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, Roster, TensorSpec
-from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Incomplete, remark, some
 from anyparty.methods.method import HasHosts, Method, PartyContext, State, hosts_of
 from anyparty.metrics import constant_score, headline
+from anyparty.problem.rows import Rows
 from anyparty.training.callbacks import Callback
 from anyparty.training.checkpoint import Checkpoints
 from anyparty.training.joint import JointExecution

@@ -28,12 +28,12 @@ from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.storage import write_json, writing
 from anyparty.core.types import Channel, MessageSpec, Roster, TensorSpec
-from anyparty.data.blocks import Rows, own_rows
 from anyparty.deployment.site.alignment_cache import ALIGNMENT, aligned, kinds_in
 from anyparty.deployment.site.policy import SiteSettings, check_columns, encoder_at, method_at
 from anyparty.deployment.site.site_training import SiteParty, declared, remarked, roster_of
 from anyparty.errors import ConfigError, ModelError, NotGiven, PredictionError, nearest, some
 from anyparty.methods.method import Method, PartyContext
+from anyparty.problem.rows import Rows, own_rows
 from anyparty.tables.table import Table, read_table
 from anyparty.training import control_messages
 from anyparty.training.loop import predict_rows

@@ -22,11 +22,10 @@ import torch
 
 from anyparty import metrics
 from anyparty.alignment import private
-from anyparty.alignment.alignment import PartyAlignment
 from anyparty.alignment.overlap import Overlap
 from anyparty.api.federation import read_party
-from anyparty.api.training_run import TrainingRun
-from anyparty.artifacts.model_files import write_model
+from anyparty.api.training_run import member_of, summary_before
+from anyparty.artifacts.model_files import ModelSummary, write_model
 from anyparty.artifacts.recorder import SiteRecorder, counted_costs, sizes_of
 from anyparty.artifacts.run_folder import alone
 from anyparty.config import Config
@@ -34,8 +33,6 @@ from anyparty.config.label_columns import check_features, columns_of, labels_ask
 from anyparty.config.method_factory import scheduled
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, MessageSpec, Party, Roster
-from anyparty.data.splits import TEST
-from anyparty.data.task import labeled_rows, predicted, teaching
 from anyparty.deployment.site import alignment_cache
 from anyparty.deployment.site.alignment_cache import ALIGNMENT, aligned, welcome
 from anyparty.deployment.site.policy import (
@@ -49,11 +46,13 @@ from anyparty.deployment.site.policy import (
 from anyparty.errors import ENDED, ConfigError, Stopped, remark
 from anyparty.methods.method import Method
 from anyparty.networks.encoders import Factory
+from anyparty.problem.problem import Problem
+from anyparty.problem.splits import TEST
 from anyparty.tables import summary
 from anyparty.tables.table import Table, row_number_notes
 from anyparty.training import control_messages
 from anyparty.training.loop import predict_rows
-from anyparty.training.party import PartyResult, agreed_on
+from anyparty.training.party import PartyResult, agreed_on, context_of, take_part
 from anyparty.training.party_run import Attendance, RunHooks, membership_of
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Flow
@@ -61,16 +60,29 @@ from anyparty.transport.ledger import Flow
 
 @dataclass(frozen=True)
 class SiteParty:
-    """One party at its site: its table, its encoder, and the run that it takes part in."""
+    """One party at its site.
+
+    Attributes:
+        site: the party's own settings.
+        config: the settings of the job.
+        roster: the parties in their fixed order, and which of them is active.
+        table: the party's table.
+        encoder: the function that makes the party's encoder.
+        method: the method to train, wrapped in its schedule if it has one.
+        facts: the facts about the model that are known before training.
+    """
 
     site: SiteSettings
+    config: Config
+    roster: Roster
     table: Table
     encoder: Factory
-    run: TrainingRun
+    method: Method
+    facts: ModelSummary
 
     @classmethod
-    def of(cls, site: SiteSettings, config: Config, *, resume: bool = False) -> SiteParty:
-        """Return the party, with its table read from the file and its run prepared.
+    def of(cls, site: SiteSettings, config: Config) -> SiteParty:
+        """Return the party, with its table read from the file.
 
         Raises:
             ConfigError: the party's own settings have no table, or do not allow a column or code that the job uses; or
@@ -79,7 +91,8 @@ class SiteParty:
         """
         config = with_own_reading(site, config)
         roster, encoder = roster_of(site, config), encoder_at(site, config)
-        run = TrainingRun.of(config, scheduled(method_at(site, config), config), roster, resume=resume)
+        method = scheduled(method_at(site, config), config)
+        facts = summary_before(config, method, roster)
         if site.table is None:
             raise ConfigError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
         label = labels_asked(config, site.active).get(site.party)
@@ -89,7 +102,7 @@ class SiteParty:
         table = read_party(config, site.party, site.table, label, leads=leads)
         read = [*table.columns.columns, *([config.split.column] if leads and config.split.column else [])]
         check_columns(site, config.reading(site.party)["id"], label, read)
-        return cls(site, table, encoder, run)
+        return cls(site, config, roster, table, encoder, method, facts)
 
 
 def roster_of(site: SiteSettings, config: Config) -> Roster:
@@ -122,66 +135,70 @@ async def train_at_site(site: SiteSettings, config: Config, net: Channel, *, res
 
 
 async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bool) -> dict[str, Any]:
-    site_party, membership, leads = (
-        SiteParty.of(site, config, resume=resume),
-        membership_of(net),
-        site.party == site.active,
-    )
-    run = site_party.run
+    party, membership, leads = SiteParty.of(site, config), membership_of(net), site.party == site.active
+    config, roster, method = party.config, party.roster, party.method
     recorder = SiteRecorder.begin(
-        site.folder, party=site.party, active=site.active, parties=run.roster.names, settings=config.to_toml(),
-        table=site_party.table.fingerprint, can=run.method.can, job=membership.run, resume=resume,
+        site.folder, party=site.party, active=site.active, parties=roster.names, settings=config.to_toml(),
+        table=party.table.fingerprint, can=method.can, job=membership.run, resume=resume,
     )  # fmt: skip
     with recorder.open():
         if not leads:  # the active party reports its notes later, with the overlap
-            remarked(site_party.table, *summary.notes(site_party.table))
+            remarked(party.table, *summary.notes(party.table))
         lose = membership.lose if config.train.extreme == "drop" else None
-        wired = ContractChannel(net, run.roster, declared(run.method), lose, ledger=recorder.ledger)
-        known, number = await aligned(
+        wired = ContractChannel(net, roster, declared(method), lose, ledger=recorder.ledger)
+        alignment, number = await aligned(
             site.folder / ALIGNMENT,
             wired,
-            run.roster,
-            site_party.table,
+            roster,
+            party.table,
             salt=config.federation.salt,
             normalize=config.federation.id_normalize,
             resume=resume,
             incremental=config.federation.incremental,
             progress=recorder.on_align_progress,
         )
-        agreed = agreed_on(config, run.method, run.roster, len(known.position))
-        recorder.aligned(number.numpy().tobytes(), agreed, len(known.position), *_overview(site_party, known))
-        hooks = RunHooks(
-            callback=recorder, membership=membership, welcome=partial(welcome, number), secret=secret_in(site.folder),
-            on_checkpoint=recorder.on_checkpoint,
+        secret, n = secret_in(site.folder), len(alignment.position)
+        problem = None if not leads or alignment.observed is None else Problem(
+            roster=roster, table=party.table, position=alignment.position, observed=alignment.observed.numpy(),
+            plan=config.plan, seeds=Seeds(config.train.seed, secret), without_labels=method.can.without_labels,
+            key=alignment.key,
         )  # fmt: skip
-        party = run.party(
-            site.party,
-            site_party.table,
-            known,
+        agreed = agreed_on(config, method, roster, n)
+        recorder.aligned(number.numpy().tobytes(), agreed, n, *_overview(problem))
+        outcome = await take_part(
+            wired,
+            context=context_of(config, roster, site.party, encoder=party.encoder),
+            table=party.table,
+            position=alignment.position,
+            config=config,
+            method=method,
+            problem=problem,
             folder=site.folder / "checkpoints",
-            hooks=hooks,
-            encoder=site_party.encoder,
-        )
-        outcome = await party(wired)
-        unsaved = await _keep(site_party, outcome, wired)
-        scores = await _score(site_party, outcome, wired)
+            resume=resume,
+            hooks=RunHooks(
+                callback=recorder, membership=membership, welcome=partial(welcome, number), secret=secret,
+                on_checkpoint=recorder.on_checkpoint,
+            ),
+        )  # fmt: skip
+        unsaved = await _keep(party, outcome, wired)
+        scores = await _score(party, outcome, wired)
         recorder.finish(outcome.trained, scores)
         recorder.record.shape = dict(vars(sizes_of(outcome)))
         result: dict[str, Any] = {"epochs": len(outcome.trained.history), "evaluation": scores}
         if leads:
             own = {site.party: outcome}
-            recorder.record.costs = counted_costs(run.method, own, config.train.batch_size, recorder.ledger)
-            result["attendance"] = await _attendance(site_party, outcome, wired, unsaved, recorder)
+            recorder.record.costs = counted_costs(method, own, config.train.batch_size, recorder.ledger)
+            result["attendance"] = await _attendance(party, outcome, wired, unsaved, recorder)
         else:
             # Count the message "finished" now: it is sent after the record was written.
             recorder.ledger.add(Flow(site.party, site.active, "finished"), 0)
     if not leads:
-        await ContractChannel(net, run.roster, control_messages.PART_MESSAGES).send(site.active, "finished", {})
+        await ContractChannel(net, roster, control_messages.PART_MESSAGES).send(site.active, "finished", {})
     return result
 
 
 async def _attendance(
-    site_party: SiteParty, outcome: PartyResult, net: Channel, unsaved: dict[str, str], recorder: SiteRecorder
+    party: SiteParty, outcome: PartyResult, net: Channel, unsaved: dict[str, str], recorder: SiteRecorder
 ) -> list[str]:
     """Wait until the other parties have finished; return and record warnings about parties that missed epochs.
 
@@ -189,15 +206,14 @@ async def _attendance(
         Incomplete: a party failed at the end of training, or ``train.require`` is not met.
         Stopped: the job was ended during the wait.
     """
-    run = site_party.run
-    names = [name for name in run.roster.names if name not in {site_party.site.party, *unsaved}]
-    local = {stage.name for stage in run.method.stages(outcome.seat) if stage.is_local}
+    names = [name for name in party.roster.names if name not in {party.site.party, *unsaved}]
+    local = {stage.name for stage in party.method.stages(outcome.trained.state.seat) if stage.is_local}
     unfinished = await control_messages.unfinished(net, names)
     if any(ENDED in why for why in (*unsaved.values(), *unfinished.values())):
         raise Stopped(ENDED)
-    found = Attendance.of(outcome.trained.history, local, run.roster.names, unsaved, unfinished)
+    found = Attendance.of(outcome.trained.history, local, party.roster.names, unsaved, unfinished)
     recorder.record.attendance = warnings = found.warnings()
-    found.check(run.config.train.require)
+    found.check(party.config.train.require)
     return warnings
 
 
@@ -219,20 +235,18 @@ def remarked(table: Table, *notes: str) -> Table:
     return table
 
 
-def _overview(site_party: SiteParty, known: PartyAlignment) -> tuple[Overlap | None, str]:
+def _overview(problem: Problem | None) -> tuple[Overlap | None, str]:
     """Return the overlap and a one-line description of the task; at passive parties, ``None`` and an empty text."""
-    if known.observed is None:
+    if problem is None:
         return None, ""
-    observed = known.observed.numpy()
     overlap = Overlap.count(
-        observed, site_party.run.roster.blocks, labeled_rows(site_party.table, known.position),
-        summary.notes(site_party.table, site_party.run.config.federation.task), held=known.position >= 0,
+        problem.observed, problem.roster.blocks, problem.labeled, summary.notes(problem.table, problem.plan.task),
+        held=problem.position >= 0,
     )  # fmt: skip
-    settings = site_party.run.config.federation
-    return overlap, predicted(teaching(site_party.table, known.position, observed), settings.task, settings.positive)
+    return overlap, problem.describe()
 
 
-async def _keep(site_party: SiteParty, outcome: PartyResult, net: Channel) -> dict[str, str]:
+async def _keep(party: SiteParty, outcome: PartyResult, net: Channel) -> dict[str, str]:
     """Save the party's share of the model; the active party also saves the hashes (SHA-256) of all other shares.
 
     Return the parties that were lost before they had saved their share, with the reasons; empty at a passive party.
@@ -240,25 +254,27 @@ async def _keep(site_party: SiteParty, outcome: PartyResult, net: Channel) -> di
     The weights and the files with their hashes are written without an await in between, so that a crash in between is
     unlikely.
     """
-    site, run = site_party.site, site_party.run
+    site, roster = party.site, party.roster
     leads = site.party == site.active
     others, lost = await control_messages.gather_weights_hashes(
-        net, [name for name in run.roster.names if leads and name != site.party]
+        net, [name for name in roster.names if leads and name != site.party]
     )
-    model_summary = replace(run.about(outcome), parts=others)
-    hashes = write_model(site.folder, model_summary, {site.party: run.member(outcome)})
+    facts = replace(
+        party.facts, task=outcome.trained.state.seat.task, best_epoch=outcome.trained.best_epoch, parts=others
+    )  # fmt: skip
+    hashes = write_model(site.folder, facts, {site.party: member_of(party.config, outcome)})
     if not leads:
-        await control_messages.send_weights_hash(net, run.roster, hashes[site.party])
+        await control_messages.send_weights_hash(net, roster, hashes[site.party])
     return lost
 
 
-async def _score(site_party: SiteParty, outcome: PartyResult, net: Channel) -> dict[str, Any] | None:
+async def _score(party: SiteParty, outcome: PartyResult, net: Channel) -> dict[str, Any] | None:
     """Score the test rows with all parties; return the scores at the active party, ``None`` at the other parties."""
-    wanted, seeds = torch.from_numpy(np.flatnonzero(outcome.use == TEST)), Seeds(site_party.run.config.train.seed)
+    wanted, seeds = torch.from_numpy(np.flatnonzero(outcome.view.use == TEST)), Seeds(party.config.train.seed)
     if not len(wanted):
         return None
     answered = await predict_rows(
-        site_party.run.method, net, outcome.trained.state, outcome.rows, wanted, site_party.run.roster.blocks, seeds
+        party.method, net, outcome.trained.state, outcome.rows, wanted, party.roster.blocks, seeds
     )
     if answered is None:
         return None

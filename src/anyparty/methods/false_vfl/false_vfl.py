@@ -48,7 +48,6 @@ from torch import Tensor, nn
 from anyparty.core.predictions import Predictions, members, refuse_without_labels
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel
-from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, some
 from anyparty.methods.false_vfl.active_party import WeightedBatch, labels, learn, weigh
 from anyparty.methods.false_vfl.distributions import (
@@ -70,6 +69,7 @@ from anyparty.methods.split.rule import RuleAnswer
 from anyparty.networks.encoders import MLP, Factory, build
 from anyparty.networks.heads import Connectivity, shared, untied
 from anyparty.networks.optimizer import Optimizer
+from anyparty.problem.rows import Rows
 
 PRETRAIN, TRAIN = "pretrain", "train"
 LEARNS = {

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from anyparty.core.types import Channel, TensorSpec
-from anyparty.data.blocks import Rows
 from anyparty.methods.false_vfl.distributions import bound, feature_side
 from anyparty.methods.false_vfl.false_vfl import FalseVFL
 from anyparty.methods.false_vfl.passive_party import BatchTurn
 from anyparty.methods.method import Batch, State
+from anyparty.problem.rows import Rows
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,11 @@ from torch import Tensor, nn
 
 from anyparty.core.draws import normal
 from anyparty.core.types import Channel, MessageSpec, TensorSpec, finite
-from anyparty.data.blocks import Rows
 from anyparty.errors import Diverged, remark
 from anyparty.methods.false_vfl.distributions import FeatureNetworks, SampleStreams, balanced
 from anyparty.methods.method import Batch, PartyContext
 from anyparty.methods.split.rule import embedding
+from anyparty.problem.rows import Rows
 
 FALLEN, MANY = 1.1, 0.5  # remark if over half of the standard deviations are below 1.1 x their lower bound
 

@@ -55,7 +55,6 @@ from anyparty.core import costs
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel
-from anyparty.data.blocks import Rows
 from anyparty.errors import AlignmentError, ConfigError
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.one_exchange import distillation, exchange_once
@@ -67,6 +66,7 @@ from anyparty.networks.encoders import Autoencoder, JointAutoencoder
 from anyparty.networks.heads import ACTIVATIONS
 from anyparty.networks.modules import VectorMemory
 from anyparty.networks.objective import losses
+from anyparty.problem.rows import Rows
 
 TITLE = "APC-VFL"
 TEACHER = "teacher"

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, Task
-from anyparty.data.blocks import Rows
 from anyparty.methods.method import Batch, Stage, State
 from anyparty.methods.one_exchange import distillation
 from anyparty.networks.encoders import MLP
 from anyparty.networks.objective import answers, losses
 from anyparty.networks.sklearn_head import FittedEstimator
+from anyparty.problem.rows import Rows
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from anyparty.core.types import Roster
-from anyparty.data.blocks import Block, Rows
 from anyparty.errors import AlignmentError, ConfigError, Diverged, some
 from anyparty.methods.method import Batch, PartyContext, State
 from anyparty.networks.encoders import MLP, Autoencoder, Factory
+from anyparty.problem.rows import Block, Rows
 
 Distance = Literal["mse", "mae"]
 Reduction = Literal["sum", "mean"]

@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 
 from anyparty.core.types import Channel, MessageSpec, Roster, Tensors, TensorSpec
-from anyparty.data.blocks import Block, Rows
 from anyparty.errors import MessageError, PartyLost
 from anyparty.methods.method import Batch, PartyContext, State
 from anyparty.methods.one_exchange import distillation, fedsvd
 from anyparty.networks.encoders import JointAutoencoder
+from anyparty.problem.rows import Block, Rows
 
 PLAIN = {"float32": torch.float32, "float16": torch.float16}
 BITS = {"uint8": 8, "uint4": 4}

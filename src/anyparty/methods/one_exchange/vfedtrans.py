@@ -42,7 +42,6 @@ from anyparty.core import costs
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, Roster
-from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, nearest
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.one_exchange import distillation, fedsvd
@@ -51,6 +50,7 @@ from anyparty.methods.one_exchange.distillation import Distance, DistillationLos
 from anyparty.methods.one_exchange.exchange_once import as_block
 from anyparty.networks.encoders import Autoencoder
 from anyparty.networks.heads import ACTIVATIONS
+from anyparty.problem.rows import Rows
 
 TITLE = "VFedTrans"
 

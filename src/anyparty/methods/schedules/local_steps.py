@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from anyparty.core.types import Channel, TensorSpec
-from anyparty.data.blocks import Rows
 from anyparty.errors import MessageError
 from anyparty.methods.method import Batch, PartyContext, State
 from anyparty.methods.schedules.schedule import SNAPSHOT, LocalIterations
 from anyparty.methods.split.exchange import ExchangePart, Gathered
 from anyparty.methods.split.rule import RowWeights
 from anyparty.methods.split.split_method import Split, labels_of
+from anyparty.problem.rows import Rows
 
 
 @dataclass

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from anyparty.core.types import Channel, TensorSpec
-from anyparty.data.blocks import Rows
 from anyparty.errors import PartyLost
 from anyparty.methods.method import Batch, PartyContext, State
 from anyparty.methods.schedules import flex, local_steps, real_clock
@@ -38,6 +37,7 @@ from anyparty.methods.split import exchange
 from anyparty.methods.split.exchange import ExchangePart, Gathered
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.topology import Topology
+from anyparty.problem.rows import Rows
 
 ROUND, TIME, MISSED = "round", "time", "missed"
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, Roster
-from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, some
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.schedules.flex import AdaptiveFlex, warn_of_rate
@@ -22,6 +21,7 @@ from anyparty.methods.schedules.virtual_clock import VirtualClock, check_names
 from anyparty.methods.split.rule import GRADIENT
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.topology import Topology
+from anyparty.problem.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,6 @@ import torch
 from torch import Tensor
 
 from anyparty.core.types import Channel
-from anyparty.data.blocks import Rows
 from anyparty.errors import PartyLost
 from anyparty.methods.method import Batch, PartyContext, State
 from anyparty.methods.schedules.local_steps import LocalSteps
@@ -52,6 +51,7 @@ from anyparty.methods.schedules.virtual_clock import VirtualClock
 from anyparty.methods.split import exchange
 from anyparty.methods.split.exchange import ExchangePart, Gathered
 from anyparty.methods.split.split_method import Split
+from anyparty.problem.rows import Rows
 
 READY, MEETINGS, SEEN, STALE, IDLE = "ready", "meetings", "seen", "embeddings", "idle"
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from anyparty.core.predictions import NO_ANSWER, NO_NUMBER, Predictions
 from anyparty.core.types import Channel, Roster, TensorSpec
-from anyparty.data.blocks import Rows
 from anyparty.errors import MessageError, PartyLost
 from anyparty.methods.method import Batch, PartyContext
 from anyparty.methods.split.rule import RuleAnswer
+from anyparty.problem.rows import Rows
 
 NOBODY = "no party that was asked and answered has this row"
 

@@ -45,7 +45,6 @@ from torch.optim.swa_utils import AveragedModel
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, MessageSpec, TensorSpec
-from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split.pretraining import FORMS, STAGE, TARGET, SelfSupervised, predictor, projector
@@ -53,6 +52,7 @@ from anyparty.methods.split.rule import EMBEDDING, GRADIENT
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.standard import Standard
 from anyparty.networks.encoders import MLP, Factory, build
+from anyparty.problem.rows import Rows
 
 LEARNS = (
     "the receiver sees a projection of every row that both sender and receiver have: no raw feature, but everything "

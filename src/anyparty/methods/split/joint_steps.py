@@ -25,13 +25,13 @@ from torch.nn import functional
 
 from anyparty.core.draws import uniform
 from anyparty.core.types import finite
-from anyparty.data.blocks import Rows
 from anyparty.methods.method import Batch, State
 from anyparty.methods.split.exchange import Gathered
 from anyparty.methods.split.rule import draw_noise
 from anyparty.networks.encoders import MLP
 from anyparty.networks.modules import RowDropout
 from anyparty.networks.optimizer import Optimizer
+from anyparty.problem.rows import Rows
 
 if TYPE_CHECKING:
     from anyparty.methods.split.split_method import Split

@@ -39,11 +39,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, Roster
-from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Diverged
 from anyparty.methods.method import Batch, PartyContext, Stage, State, Step
 from anyparty.methods.split.split_method import Split
 from anyparty.networks.optimizer import Optimizer
+from anyparty.problem.rows import Rows
 
 STAGE = "pretrain"
 PretrainingTask = Literal["none", "simsiam", "byol", "moco"]

@@ -35,13 +35,13 @@ from torch import Tensor
 from anyparty.core.costs import FormulaTraffic, RunShape
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities
-from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split.exchange import Gathered
 from anyparty.methods.split.rule import RowWeights, answer_of, outputs_of, trained_rows
 from anyparty.methods.split.split_method import Split, labels_of, trained_parties
 from anyparty.networks.heads import ModuleHeads, StackedMLP
+from anyparty.problem.rows import Rows
 
 STAGE = "pseudo"
 SURE, UNLABELLED = f"{STAGE}/sure", f"{STAGE}/unlabelled"

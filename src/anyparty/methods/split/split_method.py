@@ -36,7 +36,6 @@ from anyparty.core.declared_types import of_type
 from anyparty.core.predictions import NO_NUMBER, Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, Roster, Task, finite
-from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost, some
 from anyparty.methods.method import Batch, PartyContext, Stage, State, Step
 from anyparty.methods.split import exchange
@@ -59,6 +58,7 @@ from anyparty.methods.split.topology import Hosting, Topology, resolve
 from anyparty.networks.encoders import MLP, Factory, build
 from anyparty.networks.heads import Heads, ModuleHeads, StackedMLP, TrainedParties
 from anyparty.networks.modules import draw_by_row
+from anyparty.problem.rows import Rows
 
 PROTOCOL_PARTS = ("step", "encode", "check_embeddings", "gather", "fuse", "backward")  # not called in joint execution
 UNREAD = "no head reads the embedding of a party that has this row"

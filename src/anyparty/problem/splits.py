@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from anyparty.alignment.alignment import RowKind
 from anyparty.core.seeds import Seeds
 from anyparty.errors import TableError, remark
 from anyparty.tables import cells
@@ -39,8 +40,8 @@ ATTEMPTS = 100  # the largest number of random orders of groups that are tried u
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitPlan:
-    """The kind and the shares of a split of the rows.
+class ProblemPlan:
+    """The settings that define a problem: the split of the rows, the kind of task, and the rows to train on.
 
     Attributes:
         kind: "stratified" splits each class in the same way. "random" splits the rows at random. "group", "time" and
@@ -49,6 +50,9 @@ class SplitPlan:
         validation: the share of the labelled rows for validation.
         test: the share of the labelled rows for test.
         task: the kind of task in the settings: "auto", "classification" or "regression".
+        positive: the positive class of a binary task, if one was chosen.
+        rows: the rows that training uses: "any", "active" or "all".
+        balance: whether the task weighs classes, so that all classes have the same total weight.
     """
 
     kind: Kind = "stratified"
@@ -56,6 +60,9 @@ class SplitPlan:
     validation: float = 0.15
     test: float = 0.2
     task: AskedKind = "auto"
+    positive: str | None = None
+    rows: RowKind = "any"
+    balance: bool = False
 
     @property
     def shares(self) -> dict[str, float]:
@@ -65,7 +72,7 @@ class SplitPlan:
 
 
 def assign(
-    table: Table, position: NDArray[np.int64], observed: NDArray[np.bool_], plan: SplitPlan, seeds: Seeds
+    table: Table, position: NDArray[np.int64], observed: NDArray[np.bool_], plan: ProblemPlan, seeds: Seeds
 ) -> Part:
     """Return the part of each aligned row, [N] int8: training, validation, test or unused.
 
@@ -126,7 +133,7 @@ def restricted(use: Part, rows: NDArray[np.bool_]) -> Part:
     return np.where((use == TRAIN) & ~rows, np.int8(UNUSED), use)
 
 
-def _classes(table: Table, plan: SplitPlan) -> pl.Series | None:
+def _classes(table: Table, plan: ProblemPlan) -> pl.Series | None:
     """Return each row's class as text, or null without a label; ``None`` if the labels are numbers."""
     assert table.label is not None
     try:
@@ -161,7 +168,7 @@ class _OwnRows:
     labelled: NDArray[np.bool_]
     seen: NDArray[np.bool_]
     classes: pl.Series | None
-    plan: SplitPlan
+    plan: ProblemPlan
     seeds: Seeds
 
     @property
