@@ -119,6 +119,9 @@ class Overlap:
         alone = observed[presence == 1].sum(axis=0)
         totals = observed.sum(axis=0)
         patterns = _patterns(observed, labeled)
+        kinds = {} if held is None or labeled is None else {
+            kind: rows_of(kind, observed, held) for kind in ROW_KINDS
+        }  # fmt: skip
         shown = patterns.head(SHOWN)
         return cls(
             blocks=tuple(blocks),
@@ -127,11 +130,21 @@ class Overlap:
             by_all=int((presence == len(blocks)).sum()),
             held=dict(zip(blocks, totals.tolist(), strict=True)),
             alone=dict(zip(blocks, alone.tolist(), strict=True)),
-            patterns=tuple(_pattern(row, observed, blocks, labeled is not None) for row in shown.to_dicts()),
+            patterns=tuple(
+                Pattern(
+                    parties=tuple(name for name, has in zip(blocks, observed[row["first"]], strict=True) if has),
+                    rows=row["rows"],
+                    labelled=None if labeled is None else row["labelled"],
+                )
+                for row in shown.to_dicts()
+            ),
             more_patterns=patterns.height - shown.height,
             more_rows=len(observed) - int(shown["rows"].sum()),
             notes=(*notes, *_notes(blocks, observed, ids)),
-            kinds={} if held is None or labeled is None else _kinds(observed, held, labeled),
+            kinds={
+                kind: (int(rows.sum()), 0 if labeled is None else int((rows & labeled).sum()))
+                for kind, rows in kinds.items()
+            },
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -263,19 +276,6 @@ def _patterns(observed: NDArray[np.bool_], labeled: NDArray[np.bool_] | None) ->
     )
 
 
-def _kinds(
-    observed: NDArray[np.bool_], held: NDArray[np.bool_], labeled: NDArray[np.bool_]
-) -> dict[str, tuple[int, int]]:
-    found = {kind: rows_of(kind, observed, held) for kind in ROW_KINDS}
-    return {kind: (int(rows.sum()), int((rows & labeled).sum())) for kind, rows in found.items()}
-
-
-def _pattern(row: dict[str, int], observed: NDArray[np.bool_], blocks: Sequence[str], labels_known: bool) -> Pattern:
-    held = observed[row["first"]]
-    parties = tuple(name for name, has in zip(blocks, held, strict=True) if has)
-    return Pattern(parties=parties, rows=row["rows"], labelled=row["labelled"] if labels_known else None)
-
-
 def _notes(blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series | None) -> tuple[str, ...]:
     if len(blocks) == 1:
         return ()
@@ -290,7 +290,7 @@ def _notes(blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series | 
 
 def otherwise(alignment: Alignment, blocks: Sequence[str]) -> tuple[str, ...]:
     """Return a note for each party with many ids that would equal other parties' ids if ``id_normalize`` were set."""
-    if alignment.ids is None or len(blocks) == 1:
+    if alignment.ids is None:
         return ()
     return tuple(_partly(blocks, alignment.observed(blocks), alignment.ids, ()))
 

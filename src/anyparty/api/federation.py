@@ -172,7 +172,8 @@ class Federation:
             ("dates", dates or {}),
         ):
             check_parties(each, tables, what)
-        _check_file_settings(file or {}, tables)
+        if file:
+            _check_file_settings(file, tables)
         lacking = [name for name in tables if name not in ids]
         if lacking:
             raise ConfigError(f"id has no column for party {some(sorted(lacking))}; name one for every party")
@@ -370,7 +371,7 @@ class Federation:
             TableError: a class has too few rows for training, validation and test, or the column that splits the rows
                 cannot be used.
         """
-        return self.problem(settings).use
+        return self.problem(settings and self.config.model_copy(update={"train": settings})).use
 
     def task(self, use: NDArray[np.int8]) -> Task:
         """Infer the task, classification or regression, from the labels of training rows.
@@ -397,15 +398,12 @@ class Federation:
         """
         return self.problem().describe()
 
-    def problem(self, train: TrainSettings | None = None) -> Problem:
+    def problem(self, config: Config | None = None, tables: Mapping[str, Table] | None = None) -> Problem:
         """Return the problem of a training: the task, and the use of each row.
 
-        ``train`` replaces the federation's training settings.
+        ``config`` replaces the federation's settings, and ``tables`` its tables.
         """
-        return self._problem(self.config if train is None else self.config.model_copy(update={"train": train}))
-
-    def _problem(self, config: Config, tables: Mapping[str, Table] | None = None) -> Problem:
-        active = self.roster.active
+        config, active = config or self.config, self.roster.active
         return Problem(
             roster=self.roster, table=(tables or self.tables)[active], position=self.alignment.position[active],
             observed=self.observed, plan=config.plan, seeds=Seeds(config.train.seed),
@@ -500,7 +498,7 @@ class Federation:
         for note in self.overlap.notes:
             remark(note)
         return training_run.train(
-            self._problem(config, tables),
+            self.problem(config, tables),
             tables,
             self.alignment,
             self.overlap,

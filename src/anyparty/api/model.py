@@ -426,7 +426,8 @@ class Model:
         alignment = align(tables, apart=True, first=lead if lead in {table.party for table in tables} else None)
         if as_given:
             alignment = alignment.take(alignment.as_given(np.arange(alignment.n), self.roster.active))
-        for note in otherwise(alignment, [table.party for table in tables if table.columns.width]):
+        held = [table.party for table in tables if table.columns.width]
+        for note in otherwise(alignment, held) if len(held) > 1 else ():
             remark(note)
         features = {}
         for table in tables:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ from anyparty.artifacts.trackers import trackers
 from anyparty.config import Config, Encoder
 from anyparty.config.method_factory import chosen, scheduled
 from anyparty.core.object_description import code_hashes, described, name_of
-from anyparty.core.types import Channel, Roster
+from anyparty.core.types import Roster
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Method, predictor_of
 from anyparty.methods.method_registry import settings_of
@@ -90,11 +90,11 @@ def _check_extreme(config: Config) -> None:
                           "their own machines; with all parties in one process use train.extreme = 'stop'")  # fmt: skip
 
 
-def _check_loss(loss: Loss | None, method: Method) -> None:
-    if loss is not None and not callable(loss):
+def _check_loss(loss: Loss, method: Method) -> None:
+    if not callable(loss):
         raise ConfigError("loss: expected a function of outputs [n, C] and labels [n], such as "
                           f"torch.nn.functional.cross_entropy, got {loss!r}")  # fmt: skip
-    if loss is not None and method.can.without_labels:
+    if method.can.without_labels:
         raise ConfigError(f"loss: {method.can.title} models the likelihood of labels, so it takes no other loss")
 
 
@@ -147,7 +147,8 @@ def train(
     roster, active = problem.roster, problem.roster.active
     trained_method = scheduled(method or chosen(config), config)
     summary, answers = summary_before(config, trained_method, roster), predictor_of(trained_method)
-    _check_loss(loss, trained_method)
+    if loss is not None:
+        _check_loss(loss, trained_method)
     problem = replace(problem, without_labels=trained_method.can.without_labels, key=row_keys(alignment))
     encoders, optimizers = encoders or {}, optimizers or {}
     kept = as_trained(config, method, summary.own, encoders, optimizers)
@@ -175,25 +176,26 @@ def train(
             joint.ran = noted
     with nullcontext() if recorder is None else recorder.open():
         bar, live = Bar() if progress else None, LiveEmbeddings(answers, alignment)
-        callbacks = CallbackList(
-            [*(each for each in (recorder, bar, watch) if each is not None), *trackers(config, folder, resume=resume)]
-        )
+        callbacks = CallbackList([each for each in (recorder, bar, watch) if each is not None])
+        if config.track.tensorboard or config.track.mlflow is not None:
+            callbacks.each += trackers(config, folder, resume=resume)
         for each in callbacks.each:
             each.embedder = live
-
-        def part(name: str) -> Callable[[Channel], Awaitable[PartyResult]]:
-            leads = name == active
-            return partial(
+        on_begin = live.add if callbacks.each else None
+        hooks = dict.fromkeys(roster.names, RunHooks(on_begin=on_begin, joint=joint))
+        hooks[active] = RunHooks(callback=callbacks, on_begin=on_begin, joint=joint)
+        parts = {
+            name: partial(
                 take_part, context=contexts[name], table=tables[name], position=alignment.position[name],
-                config=config, method=trained_method, problem=problem if leads else None,
+                config=config, method=trained_method, problem=problem if name == active else None,
                 folder=None if folder is None else folder / "parties" / name / "checkpoints", resume=resume,
-                hooks=RunHooks(callback=callbacks if leads else Callback(), on_begin=live.add, joint=joint),
-            )  # fmt: skip
-
+                hooks=hooks[name],
+            ) for name in roster.names
+        }  # fmt: skip
         with reporting(callbacks, kept.model_dump(mode="json", exclude_none=True)) as scores:
             callbacks.on_aligned(overlap, problem.describe())
             try:
-                outcomes = memory.play({name: part(name) for name in roster.names}, wrap)
+                outcomes = memory.play(parts, wrap)
             finally:
                 if bar is not None:
                     bar.close()

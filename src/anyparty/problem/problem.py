@@ -18,7 +18,7 @@ from anyparty.alignment.alignment import rows_of
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Roster, Task
 from anyparty.errors import ConfigError, TableError, some
-from anyparty.problem.splits import TRAIN, Part, ProblemPlan, assign, restricted
+from anyparty.problem.splits import TRAIN, UNUSED, Part, ProblemPlan, assign
 from anyparty.tables.label_cells import names_of
 from anyparty.tables.table import Table
 from anyparty.tables.target import described, encode, infer_task
@@ -83,7 +83,7 @@ class Problem:
     @cached_property
     def use(self) -> Part:
         """The use [N] of each row: the drawn part; training rows that ``train.rows`` does not select have none."""
-        return restricted(self.drawn, self.joined)
+        return np.where((self.drawn == TRAIN) & ~self.joined, np.int8(UNUSED), self.drawn)
 
     @cached_property
     def task(self) -> Task:

@@ -128,11 +128,6 @@ def split(usable: NDArray[np.bool_], validation: float, test: float, seeds: Seed
     return use
 
 
-def restricted(use: Part, rows: NDArray[np.bool_]) -> Part:
-    """Mark training rows outside the mask ``rows`` [N] as unused, and return the changed parts [N]."""
-    return np.where((use == TRAIN) & ~rows, np.int8(UNUSED), use)
-
-
 def _classes(table: Table, plan: ProblemPlan) -> pl.Series | None:
     """Return each row's class as text, or null without a label; ``None`` if the labels are numbers."""
     assert table.label is not None
@@ -201,7 +196,7 @@ class _OwnRows:
         """
         usable = self.labelled
         part = self._stratified(usable, patterns)
-        if self.lacks(np.where(self.seen, part, UNUSED)):
+        if (usable & ~self.seen).any() and self.lacks(np.where(self.seen, part, UNUSED)):
             # a part lacks usable rows of a class: split again without the rows that have no cells
             part = self._stratified(usable & self.seen, patterns)
         return part

@@ -205,7 +205,7 @@ def read_ids(
         text = id_texts(raw[name], where)
         notes += _remarks(text, raw[name], where)
         columns.append(text if cells.is_text(raw[name]) else raw[name])
-        changed = normalized(text, normalize)
+        changed = normalized(text, normalize) if normalize else text
         if (empty := changed == "").any():
             raise TableError(
                 f"{where}: id_normalize = {list(normalize)} leaves nothing of ids in column {name!r}: "

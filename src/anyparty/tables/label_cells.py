@@ -94,13 +94,16 @@ def read_labels(column: pl.Series, where: str, rules: ReadingRules, *, trained: 
     names = _names(dict(counts))
     merged = pl.Series(list(names), dtype=pl.String), pl.Series(list(names.values()), dtype=pl.String)
     labels = column.replace_strict(*merged, default=None, return_dtype=pl.String)
-    return Labels(labels, notes + _merged(names, counts, where))
+    merges = len(set(names.values())) < len(names)
+    return Labels(labels, notes + _merged(names, counts, where) if merges else notes)
 
 
 def _marked_numbers(column: pl.Series, where: str, rules: ReadingRules, *, trained: bool) -> Labels | None:
     """Return labels that are numbers with marks, such as 39.4%; ``None`` for classes and plain numbers."""
     known = rules.formats.get(column.name) if trained else None
     if rules.task == "classification" or cells.is_category(column) or (trained and known is None):
+        return None
+    if known is None and rules.task == "auto" and column.n_unique() <= FEW_LEVELS:
         return None
     if not cells.as_numbers(column)[1].any() and known is None:
         return None

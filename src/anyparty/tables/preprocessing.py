@@ -511,8 +511,10 @@ class Prepare(BaseModel):
 
     def _differences(self, frame: pl.DataFrame, *, few: bool) -> Iterator[str]:
         """Yield warnings about cells that differ from the cells of the training rows."""
-        yield from checks.unseen_levels(frame, self._levels, few=few)
-        yield from checks.no_longer_constant(frame, self._constants)
+        if self.categorical.columns:
+            yield from checks.unseen_levels(frame, self._levels, few=few)
+        if self.numeric.constant:
+            yield from checks.no_longer_constant(frame, self._constants)
         yield from checks.far_from_training(frame, self._spreads, few=few)
 
     def _empty(self, table: Table) -> Iterator[str]:

@@ -195,7 +195,11 @@ def read_table(
     read = {*names, *kinds} | {name for name in (label, part_by) if name is not None}
     if not isinstance(source, str | Path):
         raw = pl.DataFrame(
-            {column.name: _copy(column) if column.name in read else column for column in raw.iter_columns()}
+            # copies of the cells, because polars shares memory with pandas and numpy
+            {
+                column.name: column.gather(pl.int_range(len(column), eager=True)) if column.name in read else column
+                for column in raw.iter_columns()
+            }
         )
     _check_cell_sizes((column for column in raw.iter_columns() if column.name in read), where, max_cell_bytes)
     lost = _lost(made, {*names, label, part_by}, kinds, where)
@@ -214,8 +218,9 @@ def read_table(
         ids, id_columns, notes = ids[rows], id_columns[rows], (*notes, note)
     notes = made.notes + lost + notes + read_notes + checks.without_cells(kept, where, labels=label is not None)
     if expect is None:
-        inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None and name in columns]))
-        notes += checks.inferred_kinds(inferred, columns, where) + made.without_effect(file, where)
+        free = [name for name, kind in kinds.items() if kind is None and name in columns and cells.is_text(raw[name])]
+        notes += checks.inferred_kinds(raw.select(by_name(free)), columns, where) if free else ()
+        notes += made.without_effect(file, where) if file != DETECT else ()
     parts = None if part_by is None else raw[part_by]
     if parts is not None and rows is not None:
         parts = parts[rows]
@@ -288,11 +293,6 @@ def _with_decimal(
     commas = [text for text in commas if text.name not in native]
     notes = () if declared else checks.points_between_thousands(commas, where)
     return raw.with_columns(map(with_points, commas)), rules, notes
-
-
-def _copy(column: pl.Series) -> pl.Series:
-    """Return a copy of the cells, because polars shares memory with pandas and numpy."""
-    return column.gather(pl.int_range(len(column), eager=True))
 
 
 def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Table]:
