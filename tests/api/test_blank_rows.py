@@ -207,12 +207,12 @@ def test_sites_do_not_align_blank_rows(tmp_path):
     run(sites, settings(epochs=2))
     kept = {name: StoredAlignment.read(site.folder / "alignment.safetensors") for name, site in sites.items()}
     total = pl.concat([frame["id"] for frame in given.values()]).n_unique()
-    assert all(len(each.known.position) == total for each in kept.values())
+    assert all(len(each.share.position) == total for each in kept.values())
     for k, name in enumerate(NAMES):
-        assert int(kept["bank"].known.observed[:, k].sum()) == given[name].height
+        assert int(kept["bank"].share.observed[:, k].sum()) == given[name].height
         assert kept[name].rows == total
         aligned = total if name == "bank" else given[name].height
-        assert int((kept[name].known.position >= 0).sum()) == aligned
+        assert int((kept[name].share.position >= 0).sum()) == aligned
         label = "y" if name == "bank" else None
         assert kept[name].fits(read_table(sites[name].table, party=name, id="id", label=label))
     first = {name: (site.folder / "alignment.safetensors").read_bytes() for name, site in sites.items()}
@@ -252,10 +252,10 @@ def test_sites_report_rows_with_a_label_but_no_cell(tmp_path):
     sites = sites_of(tmp_path / "home", whole)
     config = with_labels_at_the_shop()
     run(sites, config)
-    observed = StoredAlignment.read(sites["bank"].folder / "alignment.safetensors").known.observed
+    observed = StoredAlignment.read(sites["bank"].folder / "alignment.safetensors").share.observed
     assert observed.sum(dim=0).tolist() == [whole[name].drop_nulls().height for name in NAMES]
     shop = StoredAlignment.read(sites["shop"].folder / "alignment.safetensors")
-    assert int((shop.known.position >= 0).sum()) == whole["shop"].height, "all have a label there"
+    assert int((shop.share.position >= 0).sum()) == whole["shop"].height, "all have a label there"
     told = memory.play(
         {
             name: partial(lambda net, site: together.predict_at_site(site, config, net), site=site)

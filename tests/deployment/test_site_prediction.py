@@ -133,7 +133,7 @@ def test_ids_of_several_columns_are_returned_with_their_types(tmp_path):
     assert got.select("branch", "account").equals(own)
     assert told["bank"]["answered"] == len(own)
     party, table, alignment = load_party(sites["bank"])
-    index = build_index(alignment.known, party.roster.K, table, table)
+    index = build_index(alignment.share, party.roster.K, table, table)
     asked = own.to_dicts()
     assert index.find(asked) == index.find([{"account": each["account"], "branch": each["branch"]} for each in asked])
     places = torch.tensor(index.find(asked))

@@ -195,7 +195,7 @@ def test_another_set_of_parties_with_columns_is_aligned_again(tmp_path):
     lent["parties"]["bank"]["columns"] = False
     assert run(sites, Config.of(lent))["bank"]["evaluation"]["overall"]["rows"] > 0
     kept = StoredAlignment.read(sites["bank"].folder / "alignment.safetensors")
-    assert kept.known.observed.shape[1] == len(kept.parties["blocks"]) == 2
+    assert kept.share.observed.shape[1] == len(kept.parties["blocks"]) == 2
 
 
 def test_a_resumed_run_ends_with_the_same_weights(tmp_path):
@@ -301,7 +301,7 @@ def test_a_site_reads_its_table_as_training_in_one_process_does(tmp_path, column
         assert at_home.fingerprint == one.tables[name].fingerprint, name
         assert at_home.kinds == one.tables[name].kinds, name
     run(sites, config)
-    assert len(StoredAlignment.read(sites["bank"].folder / "alignment.safetensors").known.position) == one.alignment.n
+    assert len(StoredAlignment.read(sites["bank"].folder / "alignment.safetensors").share.position) == one.alignment.n
 
 
 def test_a_party_with_labels_only_may_allow_just_its_label_column(tmp_path):
@@ -429,7 +429,7 @@ def test_a_passive_party_gets_the_same_setup_with_every_kind_of_rows(tmp_path, k
         assert set(some.tolist()) <= set(every.tolist())
     record = json.loads((sites["bank"].folder / "record.json").read_text())
     counts = record["overlap"]["kinds"]
-    stored = StoredAlignment.read(sites["bank"].folder / "alignment.safetensors").known
+    stored = StoredAlignment.read(sites["bank"].folder / "alignment.safetensors").share
     assert counts["active"][0] == len(pl.read_csv(sites["bank"].table)) == (stored.position >= 0).sum()
     assert counts["all"][0] == stored.observed.all(dim=1).sum() == record["overlap"]["by_all"]
     trained = stored.position >= 0 if kind == "active" else stored.observed.all(dim=1).numpy()

@@ -46,7 +46,7 @@ class TrainedParties:
         """Load the bank's predictor, without other parties."""
         party, table, alignment = load_party(self.sites["bank"])
         aligned = table if alignment.fits(table) else None
-        return Predictor(party, build_index(alignment.known, party.roster.K, aligned, table))
+        return Predictor(party, build_index(alignment.share, party.roster.K, aligned, table))
 
     def model(self, folder: Path) -> Model:
         """Combine all parts of the model."""

@@ -128,7 +128,7 @@ class Alignment:
 
 @dataclass(frozen=True, kw_only=True)
 class PartyAlignment:
-    """One party's view of an alignment.
+    """One party's share of an alignment.
 
     Attributes:
         position: [N] int64, the index of the party's own row for each aligned row; -1 if the party does not hold it.

@@ -98,9 +98,7 @@ class Optimizer:
 
     def set_rate(self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
         """Set the learning rate of an optimizer that ``build`` made, for the epoch after ``epoch`` finished epochs."""
-        for group in optimizer.param_groups:
-            if group.get("schedule") != "constant":
-                group["lr"] = self.rate(epoch, epochs)
+        write_rate(optimizer, self.rate(epoch, epochs))
 
     def rate(self, epoch: int, epochs: int) -> float:
         """Return the learning rate of the epoch that follows ``epoch`` finished epochs."""
@@ -109,6 +107,13 @@ class Optimizer:
         if self.schedule == "step":
             return self.lr * self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
         return self.lr
+
+
+def write_rate(optimizer: torch.optim.Optimizer, rate: float, *, constant: bool = False) -> None:
+    """Write the learning rate of an optimizer; if ``constant`` is true, also of parameters whose rate is constant."""
+    for group in optimizer.param_groups:
+        if constant or group.get("schedule") != "constant":
+            group["lr"] = rate
 
 
 def _begin_late(optimizer: torch.optim.Optimizer, *_: Any) -> None:

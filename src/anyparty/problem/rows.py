@@ -158,6 +158,8 @@ def own_rows(
     block = y = labeled = None
     if features is not None:
         block = block_of(features, torch.from_numpy(position if blocks is None else blocks), device)
+    if names is None and ids is not None:
+        names = ids.extend_constant(None, 1).gather(np.where(position < 0, len(ids), position))
     if labels is not None:
         y, labeled = (part.to(device) for part in _spread(labels, position))
     return Rows(
@@ -168,7 +170,7 @@ def own_rows(
         observed=None if observed is None else observed.to(device),
         key=None if key is None else key.to(device),
         ids=ids,
-        names=names if names is not None or ids is None else named(ids, position),
+        names=names,
     )
 
 
@@ -234,11 +236,6 @@ def own_ids(alignment: Alignment, name: str) -> pl.Series | None:
     at = np.full(position.max(initial=-1) + 1, alignment.n)
     at[position[position >= 0]] = np.flatnonzero(position >= 0)
     return alignment.ids.extend_constant(None, 1).gather(at)
-
-
-def named(ids: pl.Series, position: NDArray[np.int64]) -> pl.Series:
-    """Return the ids [N] of the aligned rows; ``position`` [N] has their indices in ``ids`` [n_k], or -1 for null."""
-    return ids.extend_constant(None, 1).gather(np.where(position < 0, len(ids), position))
 
 
 def row_keys(alignment: Alignment) -> Tensor:

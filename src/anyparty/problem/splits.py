@@ -36,6 +36,7 @@ FEWEST = 4  # if there are at least this many usable rows, validation and test g
 # rows in none of the three parts, such as rows that ``train.rows`` excludes
 UNUSED = 3
 PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
+MOST_PARTS = len(PARTS)
 ATTEMPTS = 100  # the largest number of random orders of groups that are tried until every part has all classes
 
 
@@ -209,7 +210,8 @@ class _OwnRows:
         present = np.flatnonzero(sizes)
         if not len(present):
             return part
-        self._check_sizes(sizes[present], [names[c] for c in present])
+        if self.classes is not None and sizes[present].min() < MOST_PARTS:
+            self._check_sizes(sizes[present], [names[c] for c in present])
         tests, validations = counts_of(sizes[present], self.plan.test, self.plan.validation)
         for c, test, validation in zip(present, tests, validations, strict=True):
             rows = np.flatnonzero(usable & (codes == c))
@@ -226,7 +228,7 @@ class _OwnRows:
             TableError: a class has fewer labelled rows; the message tells how many are needed.
         """
         parts = list(self.plan.shares)
-        if self.classes is None or sizes.min() >= len(parts):
+        if sizes.min() >= len(parts):
             return
         c = int(sizes.argmin())
         lack = len(parts) - int(sizes[c])

@@ -104,7 +104,7 @@ def open_federation(
     site = location.site
     party, current, alignment = load_party(site, config, table)
     aligned, warning = _aligned_table(site, config, alignment, current, own=table is None)
-    predictor = Predictor(party, build_index(alignment.known, party.roster.K, aligned, current, party.id_normalize))
+    predictor = Predictor(party, build_index(alignment.share, party.roster.K, aligned, current, party.id_normalize))
     if location.folder is None:
         backend = ServingBackend(predictor=predictor, running=nullcontext, trouble=lambda: NO_FEDERATION)
         return backend, warning or NO_FEDERATION

@@ -273,7 +273,7 @@ def load_party(
     party = LoadedParty(
         me=site.party, method=part.method, summary=summary, state=member.state, features=features,
         ids=table.ids if site.party == summary.roster.active else None,
-        position=torch.from_numpy(alignment.known.position), number=alignment.number.numpy().tobytes().hex(),
+        position=torch.from_numpy(alignment.share.position), number=alignment.number.numpy().tobytes().hex(),
         weights_hash=part.weights_hash, id_normalize=member.id_normalize,
         remarks=None if member.prepare is None else member.prepare.row_remarks(table),
     )  # fmt: skip
@@ -281,12 +281,12 @@ def load_party(
 
 
 def build_index(
-    known: PartyAlignment, blocks: int, aligned: Table | None, current: Table, normalize: tuple[str, ...] = ()
+    share: PartyAlignment, blocks: int, aligned: Table | None, current: Table, normalize: tuple[str, ...] = ()
 ) -> RowIndex:
     """Return an index, by id, of the rows for which the active party accepts requests.
 
     Args:
-        known: the active party's view of the alignment.
+        share: the active party's share of the alignment.
         blocks: number of parties with columns, K.
         aligned: the table that was aligned, to which rows may have been appended; ``None`` if it is lost.
         current: the table that predictions use.
@@ -295,8 +295,8 @@ def build_index(
     """
     positions = np.full(0 if aligned is None else len(aligned), -1)
     if aligned is not None:
-        (held,) = (known.position >= 0).nonzero()
-        positions[known.position[held]] = held
+        (held,) = (share.position >= 0).nonzero()
+        positions[share.position[held]] = held
     places: dict[str, int] = {}
     for name in (*current.ids, *(aligned.ids if aligned is not None else ())):
         places.setdefault(name, len(places))
@@ -304,12 +304,12 @@ def build_index(
     own[_places_of(places, current)] = np.arange(len(current))
     if aligned is not None:
         at[_places_of(places, aligned)] = positions
-    n = len(known.position)
+    n = len(share.position)
     return RowIndex(
         places=places, id_columns=_id_columns(places, [current] if aligned is None else [current, aligned]),
         own=torch.from_numpy(current.blocks_at(own)), aligned=torch.from_numpy(at),
-        observed=torch.zeros(n, blocks, dtype=torch.bool) if known.observed is None else known.observed,
-        key=torch.zeros(n, dtype=torch.int64) if known.key is None else known.key,
+        observed=torch.zeros(n, blocks, dtype=torch.bool) if share.observed is None else share.observed,
+        key=torch.zeros(n, dtype=torch.int64) if share.key is None else share.key,
         unknown=f"{current.party!r}, which is asked, has no row with this id", normalize=normalize,
     )  # fmt: skip
 

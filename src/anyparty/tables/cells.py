@@ -45,7 +45,8 @@ def as_text(series: pl.Series) -> pl.Series:
     >>> as_text(pl.Series(["2020-01-31 00:00:00", "2020-01-31T08:30:00Z"], dtype=pl.Categorical)).to_list()
     ['2020-01-31', '2020-01-31 08:30:00 UTC']
     """
-    text = _cast_text(series).str.strip_chars()
+    numeric = series.dtype.is_float() or series.dtype == pl.Time
+    text = (_cast_text(series) if numeric else series.cast(pl.String)).str.strip_chars()
     if text.str.ends_with(".0").any():  # this test is much faster than the replacement
         text = text.str.replace(r"^([+-]?\d+)\.0$", "${1}")
     if is_text(series):
@@ -221,11 +222,9 @@ def largest_exact(series: pl.Series) -> int:
 
 
 def _cast_text(series: pl.Series) -> pl.Series:
-    """Convert the cells to text, whole floats without a fraction."""
+    """Convert times and floats to text, whole floats without a fraction."""
     if series.dtype == pl.Time:
         return series.dt.to_string("%H:%M:%S%.f")
-    if not series.dtype.is_float():
-        return series.cast(pl.String)
     series = series.fill_nan(None)
     whole = ((series == series.floor()) & (series.abs() <= largest_exact(series))).fill_null(value=False)
     if whole.all():

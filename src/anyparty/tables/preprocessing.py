@@ -346,9 +346,10 @@ class Prepare(BaseModel):
                 names[kind].append(name)
         numeric, categorical, datetimes, texts = (table.columns.select(by_name(of)) for of in names.values())
         of_dates = tuple(DateColumn.fit(column, rows) for column in datetimes.iter_columns())
+        numbers = _with_dates(numeric, datetimes, of_dates, table) if of_dates else numeric
         return cls(
             party=table.party,
-            numeric=Numeric.fit(_with_dates(numeric, datetimes, of_dates, table), rows, scale=scale, impute=impute),
+            numeric=Numeric.fit(numbers, rows, scale=scale, impute=impute),
             categorical=Categorical.fit(categorical, rows, _where(table), max_levels),
             dates=of_dates,
             words=Words(columns=tuple(texts.columns)),

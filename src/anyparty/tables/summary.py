@@ -222,7 +222,11 @@ def _column(series: pl.Series, kind: Kind, party: str) -> ColumnSummary:
     missing = series.null_count() / max(1, len(series))
     levels = series.drop_nulls().n_unique() if kind == "categorical" else None
     plain = _remark(series, levels, missing)
-    suspicion = "" if plain or series.dtype == pl.String else _suspicion(series.drop_nulls(), party)
+    suspicion, known = "", series.drop_nulls()
+    if not plain and known.dtype.is_integer() and _may_be_identifiers(known):
+        suspicion = "another large whole number in every row: leave it out if it is an identifier, or a point in time"
+    elif not plain and known.dtype != pl.String:
+        suspicion = _outlier_remark(known, "cell", f", or list them in parties.{cells.key(party)}.missing")
     return ColumnSummary(
         name=series.name, kind=kind, levels=levels, missing=missing, remark=plain or suspicion,
         suspicious=suspicion != "",
@@ -241,16 +245,9 @@ def _remark(series: pl.Series, levels: int | None, missing: float) -> str:
     return ""
 
 
-def _suspicion(known: pl.Series, party: str) -> str:
-    """Return a remark on numbers or dates that may be identifiers or mark missing cells, else ""."""
-    if _may_be_identifiers(known):
-        return "another large whole number in every row: leave it out if it is an identifier, or a point in time"
-    return _outlier_remark(known, "cell", f", or list them in parties.{cells.key(party)}.missing")
-
-
 def _may_be_identifiers(numbers: pl.Series) -> bool:
-    """Return whether the numbers are large, whole and distinct, like account numbers."""
-    if not numbers.dtype.is_integer() or len(numbers) < FEWEST:
+    """Return whether the whole numbers are large and distinct, like account numbers."""
+    if len(numbers) < FEWEST:
         return False
     return int(str(numbers.min())) >= LARGE and numbers.n_unique() == len(numbers)
 

@@ -180,7 +180,7 @@ def _latest(stage_epochs: Sequence[StageEpoch], now: StageEpoch | None) -> Stage
 
 
 def _hello(settings: Mapping[str, str], stage_epochs: Sequence[StageEpoch]) -> dict[str, Tensor]:
-    codes = torch.tensor([_code(stage_epoch) for stage_epoch in stage_epochs], dtype=torch.int64)
+    codes = torch.tensor(list(map(_code, stage_epochs)), dtype=torch.int64)
     return {"settings": torch.stack([fingerprint(text) for text in settings.values()]), "checkpoints": codes}
 
 

@@ -61,7 +61,7 @@ class StoredAlignment:
     """One party's knowledge of the alignment of rows, as stored in its folder.
 
     Attributes:
-        known: the positions of the party's rows among the aligned rows; at the active party also which party has which
+        share: the positions of the party's rows among the aligned rows; at the active party also which party has which
             row.
         number: [16] uint8, the random number that identifies the alignment.
         table: the fingerprint of the aligned table.
@@ -74,7 +74,7 @@ class StoredAlignment:
 
     """
 
-    known: PartyAlignment
+    share: PartyAlignment
     number: Tensor
     table: str
     rows: int
@@ -94,19 +94,19 @@ class StoredAlignment:
             position, number = tensors["position"].numpy(), tensors["number"]
         except KeyError as error:
             raise ModelError(f"{path}: this is not an alignment file of anyparty: it has no {error}") from None
-        known = PartyAlignment(position=position, observed=tensors.get("observed"), key=tensors.get("key"))
+        share = PartyAlignment(position=position, observed=tensors.get("observed"), key=tensors.get("key"))
         return cls(
-            known=known, number=number, table=str(metadata.get("table")), rows=int(metadata.get("rows", -1)),
+            share=share, number=number, table=str(metadata.get("table")), rows=int(metadata.get("rows", -1)),
             apart=bool(metadata.get("apart", False)), parties=dict(metadata.get("parties", {})),
             kinds=dict(metadata.get("kinds", {})),
         )  # fmt: skip
 
     def write(self, path: Path) -> None:
         """Write the alignment to the file ``path``."""
-        known = self.known
-        tensors = {"position": torch.from_numpy(known.position), "number": self.number}
-        if known.observed is not None and known.key is not None:
-            tensors |= {"observed": known.observed.contiguous(), "key": known.key}
+        share = self.share
+        tensors = {"position": torch.from_numpy(share.position), "number": self.number}
+        if share.observed is not None and share.key is not None:
+            tensors |= {"observed": share.observed.contiguous(), "key": share.key}
         checkpoint.write(path, tensors, {
             "table": self.table, "rows": self.rows, "apart": self.apart, "parties": self.parties,
             "kinds": self.kinds,
@@ -167,7 +167,7 @@ async def aligned(
     again = await _agree_on_alignment(net, roster, number, resume=resume, there=there)
     if again is None:
         assert kept is not None
-        return kept.known, number
+        return kept.share, number
     own = np.arange(len(table)) if net.me == roster.active else np.flatnonzero(table.has_content)
     fresh = await private.align(
         net, roster, table.ids.gather(own), salt=salt, apart=apart, normalize=normalize, progress=progress,
@@ -175,13 +175,13 @@ async def aligned(
     )  # fmt: skip
     position = np.full(fresh.n, -1)
     position[fresh.position >= 0] = own[fresh.position[fresh.position >= 0]]
-    known = PartyAlignment(
+    share = PartyAlignment(
         position=position,
         observed=await _observed(net, roster, fresh, position >= 0, table.blocks_at(position) >= 0),
         key=None if fresh.key is None else torch.from_numpy(fresh.key),
     )
     kept = StoredAlignment(
-        known=known,
+        share=share,
         number=again,
         table=table.fingerprint,
         rows=len(table),
@@ -192,7 +192,7 @@ async def aligned(
     kept.write(path)
     if not incremental:
         AlignmentState(state_folder(path), b"").delete()
-    return known, again
+    return share, again
 
 
 def state_folder(path: Path) -> Path:

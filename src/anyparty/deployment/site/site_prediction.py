@@ -136,23 +136,23 @@ async def _predict(
     wired = ContractChannel(net, roster, (*declared(part.method), *MESSAGES))
     names = _asked(roster, asked, there) if leads else None
     there = await _same_run(wired, part, names, there)
-    known, _ = await aligned(
+    share, _ = await aligned(
         keep, wired, roster, table, salt=config.federation.salt, normalize=part.member.id_normalize, there=there,
         apart=True,
         incremental=config.federation.incremental and keep.name == ALIGNMENT,
     )  # fmt: skip
     prepare = part.member.prepare
     rows = own_rows(
-        known.position, blocks=table.blocks_at(known.position), features=prepare.features(table) if prepare else None,
-        observed=known.observed, key=known.key, ids=table.ids if leads else None,
+        share.position, blocks=table.blocks_at(share.position), features=prepare.features(table) if prepare else None,
+        observed=share.observed, key=share.key, ids=table.ids if leads else None,
     )  # fmt: skip
-    names, wanted, observed = await _share(wired, roster, rows, names, known.position)
+    names, wanted, observed = await _share(wired, roster, rows, names, share.position)
     if not leads and site.party in roster.labelers:
         rows = replace(rows, observed=observed)
     answered = await predict_rows(part.method, wired, part.member.state, rows, wanted, names, Seeds(part.summary.seed))
     outcome: dict[str, Any] = {"rows": len(wanted)}
     if answered is not None:
-        places = torch.from_numpy(known.position)[wanted].numpy()
+        places = torch.from_numpy(share.position)[wanted].numpy()
         silent = tuple(dict.fromkeys((*answered.silent, *_offline(part, asked, there))))
         named = replace(answered, silent=silent)
         if table.id_columns is not None:

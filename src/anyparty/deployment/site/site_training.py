@@ -146,7 +146,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
             remarked(party.table, *summary.notes(party.table))
         lose = membership.lose if config.train.extreme == "drop" else None
         wired = ContractChannel(net, roster, declared(method), lose, ledger=recorder.ledger)
-        alignment, number = await aligned(
+        share, number = await aligned(
             site.folder / ALIGNMENT,
             wired,
             roster,
@@ -157,11 +157,11 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
             incremental=config.federation.incremental,
             progress=recorder.on_align_progress,
         )
-        secret, n = secret_in(site.folder), len(alignment.position)
-        problem = None if not leads or alignment.observed is None else Problem(
-            roster=roster, table=party.table, position=alignment.position, observed=alignment.observed.numpy(),
+        secret, n = secret_in(site.folder), len(share.position)
+        problem = None if not leads or share.observed is None else Problem(
+            roster=roster, table=party.table, position=share.position, observed=share.observed.numpy(),
             plan=config.plan, seeds=Seeds(config.train.seed, secret), without_labels=method.can.without_labels,
-            key=alignment.key,
+            key=share.key,
         )  # fmt: skip
         agreed = agreed_on(config, method, roster, n)
         recorder.aligned(number.numpy().tobytes(), agreed, n, *_overview(problem))
@@ -169,7 +169,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
             wired,
             context=context_of(config, roster, site.party, encoder=party.encoder),
             table=party.table,
-            position=alignment.position,
+            position=share.position,
             config=config,
             method=method,
             problem=problem,

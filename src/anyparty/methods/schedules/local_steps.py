@@ -15,6 +15,7 @@ from anyparty.methods.schedules.schedule import SNAPSHOT, LocalIterations
 from anyparty.methods.split.exchange import ExchangePart, Gathered
 from anyparty.methods.split.rule import RowWeights
 from anyparty.methods.split.split_method import Split, labels_of
+from anyparty.networks.optimizer import write_rate
 from anyparty.problem.rows import Rows
 
 
@@ -54,8 +55,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 def set_rate(state: State, rate: float) -> None:
     """Set the learning rate of all of a party's optimizers."""
     for optimizer in state.optimizers.values():
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        write_rate(optimizer, rate, constant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
