@@ -356,8 +356,8 @@ def train(
             rows=of.rows[name],
             settings=chosen,
             agreed=(agreed or {}).get(name, {"settings": "the same"}),
-            training=(of.usable if training is None else training) if leads else None,
-            validation=(torch.arange(0) if validation is None else validation) if leads else None,
+            training=of.usable if training is None else training,
+            validation=torch.arange(0) if validation is None else validation,
             checkpoints=None if folder is None else Checkpoints(folder / name),
             resume=resume,
             hooks=RunHooks(

@@ -262,7 +262,6 @@ def posts(of, *, forger=None, lose=True, **settings):
     chosen = worlds.TrainSettings(**{"epochs": 4, "batch_size": 8, "patience": None, "keep": "last"} | settings)
 
     def part(name):
-        leads = name == of.roster.active
 
         async def played(net):
             membership = net.membership
@@ -277,8 +276,8 @@ def posts(of, *, forger=None, lose=True, **settings):
                     rows=of.rows[name],
                     settings=chosen,
                     agreed={"settings": "same"},
-                    training=of.usable if leads else None,
-                    validation=torch.arange(0) if leads else None,
+                    training=of.usable,
+                    validation=torch.arange(0),
                     hooks=RunHooks(membership=membership),
                 ),
                 wired,
@@ -327,8 +326,8 @@ def test_a_dropped_party_is_not_let_in_again(wrap):
         rows=of.rows["a"],
         agreed={},
         settings=worlds.TrainSettings(),
-        training=None,
-        validation=None,
+        training=of.usable,
+        validation=torch.arange(0),
         hooks=RunHooks(membership=Knocking()),
     )
     record = {}

@@ -264,7 +264,7 @@ class Federation:
             TableError: a table cannot be read, or its ids, columns or labels cannot be used.
             ConfigError: a setting cannot be used, a party is unknown, or a party has no table.
         """
-        config = run_settings.config_of(config)
+        config = config if isinstance(config, run_settings.Config) else run_settings.config_of(config)
         check_parties(tables or {}, config.parties, "tables")
         found = {name: (tables or {}).get(name, party.table) for name, party in config.parties.items()}
         for name, source in found.items():
@@ -371,7 +371,8 @@ class Federation:
             TableError: a class has too few rows for training, validation and test, or the column that splits the rows
                 cannot be used.
         """
-        return self.problem(settings and self.config.model_copy(update={"train": settings})).use
+        config = self.config if settings is None else self.config.model_copy(update={"train": settings})
+        return self.problem(config).use
 
     def task(self, use: NDArray[np.int8]) -> Task:
         """Infer the task, classification or regression, from the labels of training rows.

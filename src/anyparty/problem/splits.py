@@ -195,11 +195,10 @@ class _OwnRows:
         ``patterns`` [n] has an index of the set of parties that hold the row. If it is given, the parts also have the
         same shares of these sets.
         """
-        usable = self.labelled
-        part = self._stratified(usable, patterns)
-        if (usable & ~self.seen).any() and self.lacks(np.where(self.seen, part, UNUSED)):
+        part = self._stratified(self.labelled, patterns)
+        if (self.labelled & ~self.seen).any() and self.lacks(np.where(self.seen, part, UNUSED)):
             # a part lacks usable rows of a class: split again without the rows that have no cells
-            part = self._stratified(usable & self.seen, patterns)
+            part = self._stratified(self.labelled & self.seen, patterns)
         return part
 
     def _stratified(self, usable: NDArray[np.bool_], patterns: NDArray[np.int64] | None) -> Part:

@@ -230,7 +230,7 @@ def _remarks(part: PartyRun, stage: Stage, state: State, progress: RunPosition, 
     if sentence := _unjudged(part, stage, progress):
         yield sentence
     last = progress.stage == len(part.method.stages(part.seat)) - 1
-    if last and part.training is not None and isinstance(part.method, HasRemarks):
+    if last and isinstance(part.method, HasRemarks):
         yield from part.method.remarks(state, part.rows, part.training)
     if part.settings.keep == "average" and not averages:
         yield "before the last quarter of the epochs, so that there is nothing to average: the last weights are kept"

@@ -293,8 +293,6 @@ def _record(stage: Stage, epoch: int, loss: float | None, began: float) -> dict[
 def _plan(part: PartyRun, stage: Stage) -> dict[str, Tensor]:
     """Return the rows that a stage trains on, validates on and scores; called at the active party."""
     rows = part.rows
-    assert part.training is not None
-    assert part.validation is not None
     assert rows.observed is not None
     training = part.training.to(rows.observed.device)
     if stage.with_validation:
@@ -318,7 +316,6 @@ def _scored(part: PartyRun, stage: Stage, train: Tensor) -> Tensor:
     Training scores are computed only in stages with validation scores, so in all other stages the sample is empty.
     """
     assert part.rows.labeled is not None
-    assert part.validation is not None
     if not stage.validates or stage.loss is not None:
         return train[:0]
     known = train[part.rows.labeled[train]]

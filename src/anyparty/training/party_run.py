@@ -242,8 +242,8 @@ class PartyRun:
         rows: the party's own data of the aligned rows.
         settings: the training settings, the same at every party.
         agreed: the groups of settings that must be the same at all parties, as text by name.
-        validation: [n] int64, indices of the rows to validate on, at the active party.
-        training: [N] bool, the rows that training may use, at the active party.
+        validation: [n] int64, indices of the rows to validate on; only the active party uses them.
+        training: [N] bool, the rows that training may use; only the active party uses them.
         joined: [N] bool, the rows that ``settings.rows`` selects, at the active party.
         checkpoints: the party's checkpoint folder; if ``None``, no checkpoints are kept.
         resume: whether to resume from checkpoints that all parties have.
@@ -255,9 +255,9 @@ class PartyRun:
     method: Method
     rows: Rows
     settings: TrainSettings
+    validation: Tensor
+    training: Tensor
     agreed: Mapping[str, str] = field(default_factory=dict)
-    validation: Tensor | None = None
-    training: Tensor | None = None
     joined: Tensor | None = None
     checkpoints: Checkpoints | None = None
     resume: bool = False
@@ -283,7 +283,7 @@ class PartyRun:
         if name in {smooth, "loss"}:
             return Criterion(metric=name, greater=greater)
         floor = -math.inf
-        if greater and y is not None and self.validation is not None:
+        if greater and y is not None and self.leads:
             floor = constant_score(name, task, y.cpu()[self.validation])
         return Criterion(metric=name, greater=greater, smooth=smooth, floor=floor)
 
