@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anyparty.config.loader import config_of, from_values, load
-    from anyparty.config.network_settings import Encoder
     from anyparty.config.schema import (
         ClockSettings,
         Config,
+        Encoder,
         FederationSettings,
         MethodSettings,
         PartySettings,
@@ -40,8 +40,7 @@ __all__ = [
     "config_of", "from_values", "load",
 ]  # fmt: skip
 
-_ELSEWHERE = {"Settings": "settings_group", "config_of": "loader", "from_values": "loader", "load": "loader",
-              "Encoder": "network_settings"}  # fmt: skip
+_ELSEWHERE = {"Settings": "settings_group", "config_of": "loader", "from_values": "loader", "load": "loader"}
 
 
 def __getattr__(name: str) -> Any:

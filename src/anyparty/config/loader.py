@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anyparty.config.network_settings import superseded
-from anyparty.config.schema import Config, RunSettings
+from anyparty.config.schema import Config, RunSettings, superseded
 from anyparty.config.user_code import AllowedCode, allowing
 from anyparty.core.storage import read_bytes, user_path
 from anyparty.core.types import of_python
