@@ -6,7 +6,7 @@ Labels of rows that are empty at all parties are not used.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -47,12 +47,12 @@ class Problem:
 
     roster: Roster
     table: Table
-    position: NDArray[np.int64]
-    observed: NDArray[np.bool_]
+    position: NDArray[np.int64] = field(repr=False)
+    observed: NDArray[np.bool_] = field(repr=False)
     plan: ProblemPlan
     seeds: Seeds
     without_labels: bool = False
-    key: Tensor | None = None
+    key: Tensor | None = field(default=None, repr=False)
 
     @cached_property
     def labeled(self) -> NDArray[np.bool_]:
