@@ -207,8 +207,9 @@ def read_table(
     if duplicates == "error" and ids.n_unique() < len(ids):
         raise doubled(ids, names, id_normalize, where, party)
     saved = rules.decimal
-    raw, rules, more = _with_decimal(made, raw, kinds, label, where, file.decimal, rules)
-    notes += more
+    if made.decimal == "," or file.decimal is not None:
+        raw, rules, more = _with_decimal(made, raw, kinds, label, where, file.decimal, rules)
+        notes += more
     columns, rules, read_notes = _features(raw, kinds, where, trained=expect is not None, rules=rules)
     (labels, spelled, _), rules = _label(raw, label, where, rules, trained=expect is not None)
     rules = rules.model_copy(update={"decimal": saved})  # prediction may read another kind of table
