@@ -167,13 +167,7 @@ def train(
     ledger = Ledger() if recorder is None else recorder.ledger
     declared = (*trained_method.can.messages, *control_messages.MESSAGES)
     wrap = partial(ContractChannel, roster=roster, declared=declared, ledger=ledger)
-    wanted = config.train.execution
-    joint = None if wanted == "protocol" else JointExecution(roster.names, active, ledger, wanted)
-    if recorder is not None:  # stages are noted as they begin, so that a resumed run keeps the earlier notes
-        noted = recorder.record.execution | ({"all": "protocol"} if joint is None else {})
-        recorder.record.execution = noted
-        if joint is not None:
-            joint.ran = noted
+    joint = _joint(config, roster, ledger, recorder)
     with nullcontext() if recorder is None else recorder.open():
         bar, live = Bar() if progress else None, LiveEmbeddings(answers, alignment)
         callbacks = CallbackList([each for each in (recorder, bar, watch) if each is not None])
@@ -218,6 +212,20 @@ def train(
                 scores["evaluation"] = model.evaluate().to_json() if model.test_rows else None
                 recorder.finish(lead.trained, scores["evaluation"], model.costs)
     return model
+
+
+def _joint(
+    config: Config, roster: Roster, ledger: Ledger, recorder: LocalRecorder | None
+) -> JointExecution | None:  # fmt: skip
+    """Return the joint execution of stages, if allowed, and let the record note how each stage is executed."""
+    wanted = config.train.execution
+    joint = None if wanted == "protocol" else JointExecution(roster.names, roster.active, ledger, wanted)
+    if recorder is not None:  # a resumed run keeps the earlier notes
+        noted = recorder.record.execution | ({"all": "protocol"} if joint is None else {})
+        recorder.record.execution = noted
+        if joint is not None:
+            joint.ran = noted
+    return joint
 
 
 def _functions(

@@ -58,7 +58,8 @@ class PartyView:
     @property
     def training_rows(self) -> NDArray[np.int64]:
         """The indices [m] in the table of the party's rows for training that have a cell."""
-        return self.blocks[(self.blocks >= 0) & (self.drawn == TRAIN)]
+        rows: NDArray[np.int64] = self.blocks[(self.blocks >= 0) & (self.drawn == TRAIN)]
+        return rows
 
     def prepare(self, *, scale: bool, max_levels: int) -> tuple[Prepare, Features] | tuple[None, None]:
         """Fit the preprocessing on the party's training rows; return it with the features of all rows of the table.
