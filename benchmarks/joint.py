@@ -139,14 +139,13 @@ def joint(world: World) -> Way:
     made = method("laser", embedding=WIDTH)
     assert isinstance(made, Split)
     states, rows = world.states(made)
-    steps_of = made.joint(made.step, states, rows)
+    steps_of = made.joint(made.step, states, rows, lambda *_: None)
     assert not isinstance(steps_of, str)
 
     def run(steps: int) -> None:
         batches = [Batch(each, Seeds(0), ("train", 0, n), number=n) for n, each in enumerate(world.batches(steps))]
-        for batch in steps_of.begin_epoch(batches):
+        for batch in steps_of.batches(batches):
             steps_of.step(batch)
-        steps_of.end_epoch()
 
     return run
 

@@ -34,6 +34,10 @@ OPTIMIZERS = {
 }  # fmt: skip
 
 
+def uncounted(*_):
+    """Count no message."""
+
+
 def both(made, of, **settings):
     """Train by messages and jointly; return weights, histories and ledgers of both."""
     found = []
@@ -154,12 +158,11 @@ def test_a_party_without_rows_in_a_batch_makes_no_step():
     of, made = world(N=16, observed=observed), method("laser", embedding=5)
     for encoder in (worlds.SMALL, OwnEncoder):
         states = worlds.begin(made, of, optimizer=ADAM, encoder=encoder)
-        steps = made.joint(made.step, states, of.rows)
+        steps = made.joint(made.step, states, of.rows, uncounted)
         for number, rows in enumerate((torch.arange(8), torch.arange(8, 16))):
             before = worlds.weights(states)
-            (batch,) = steps.begin_epoch([worlds.batch_of(rows, number)])
-            steps.step(batch)
-            steps.end_epoch()
+            for batch in steps.batches([worlds.batch_of(rows, number)]):
+                steps.step(batch)
             after = worlds.weights(states)
             moved = {name for name, tensor in after.items() if not torch.equal(before[name], tensor)}
             assert any(name.startswith("a/encoder") for name in moved)
@@ -171,12 +174,12 @@ def test_a_batch_without_labels_moves_no_head(name):
     labeled = torch.arange(24) < 14
     of, made = world(labeled=labeled), method(name, embedding=5)
     states = worlds.begin(made, of, optimizer=ADAM)
-    steps = made.joint(made.step, states, of.rows)
+    steps = made.joint(made.step, states, of.rows, uncounted)
     batches = [worlds.batch_of(torch.arange(14)), worlds.batch_of(torch.arange(14, 24), 1)]
-    first, second = steps.begin_epoch(batches)
-    steps.step(first)
-    before = worlds.weights(states)
-    assert steps.step(second) is None
+    for batch in steps.batches(batches):
+        before = worlds.weights(states)
+        loss = steps.step(batch)
+    assert loss is None
     after = worlds.weights(states)
     assert all(torch.equal(before[key], after[key]) for key in before if "heads" in key)
     assert any(not torch.equal(before[key], after[key]) for key in before if "encoder" in key)
@@ -347,7 +350,7 @@ def test_random_numbers_are_drawn_for_few_batches_at_once(monkeypatch):
     drawn, draw = [], joint_steps.draw_noise
     monkeypatch.setattr(joint_steps, "draw_noise", lambda *given: drawn.append(given) or draw(*given))
     of, made = world(N=24), method("laser", embedding=5)
-    batches = made.joint(made.step, worlds.begin(made, of), of.rows).begin_epoch(
+    batches = made.joint(made.step, worlds.begin(made, of), of.rows, uncounted).batches(
         [worlds.batch_of(rows, number) for number, rows in enumerate(torch.arange(24).split(8))]
     )
     for number, _ in enumerate(batches, 1):

@@ -8,7 +8,7 @@ them, so a test can run one party's coroutine.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -144,21 +144,29 @@ class Batch:
 Step = Callable[[Channel, State, Rows, Batch], Awaitable[float | None]]
 Loss = Callable[[State, Rows, Batch], float | None]
 
+Count = Callable[[str, str, str, int], None]
+"""A function that counts a message that was not sent: sender, receiver, tag, bytes."""
+
 
 class JointStage(Protocol):
     """The steps of a stage for all parties in one process."""
 
-    def begin_epoch(self, batches: Sequence[Batch]) -> Iterable[Batch]:
-        """Read networks and optimizers for the epoch; return the batches, perhaps with random numbers."""
+    @property
+    def predictor(self) -> Method | None:
+        """The method whose predictions ``predict`` computes; ``None`` if predictions need messages."""
+
+    def batches(self, batches: Sequence[Batch]) -> Iterator[Batch]:
+        """Yield the batches of an epoch, perhaps with random numbers.
+
+        Before the first batch, networks and optimizers are read from the parties' states; after the last one,
+        everything that checkpoints need is stored there.
+        """
 
     def step(self, batch: Batch) -> float | None:
         """Train all parties on a batch; return the loss, or ``None`` if there is no row to learn from."""
 
-    def end_epoch(self) -> None:
-        """Store everything that checkpoints need in the parties' states."""
-
-    def take_sent(self) -> Sequence[tuple[str, str, str, int, int]]:
-        """Return (sender, receiver, tag, messages, bytes) that the protocol would have sent since the last call."""
+    def predict(self, batch: Batch) -> Predictions:
+        """Return the answers for ``batch.rows`` from all parties."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,9 +194,9 @@ class Stage:
         finish: coroutine that each party runs after the last batch of an epoch.
         record: function that returns additional entries for the active party's record of an epoch, such as the time on
             a schedule's clock.
-        joint: function that returns the steps of the stage for all parties together, from ``step`` and each party's
-            state and rows, or the reason why the steps cannot be computed together; ``None`` if no stage of this kind
-            can.
+        joint: function that returns the steps of the stage for all parties together, from ``step``, each party's state
+            and rows, and a function that counts messages, or the reason why the steps cannot be computed together;
+            ``None`` if no stage of this kind can.
         continues: whether the stage goes on training the networks of the preceding stage. A run that keeps the best
             weights may then keep the weights with which this stage began.
 
@@ -208,7 +216,7 @@ class Stage:
     remark: Callable[[Rows], str] | None = None
     finish: Callable[[Channel, State, Rows], Awaitable[None]] | None = None
     record: Callable[[State], Mapping[str, float]] | None = None
-    joint: Callable[[Step, Mapping[str, State], Mapping[str, Rows]], JointStage | str] | None = None
+    joint: Callable[[Step, Mapping[str, State], Mapping[str, Rows], Count], JointStage | str] | None = None
     continues: bool = False
 
     @cached_property

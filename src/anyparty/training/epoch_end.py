@@ -27,6 +27,7 @@ from anyparty.errors import ENDED, AnypartyError, Diverged, Stopped, note, remar
 from anyparty.methods.method import HasRemarks, Stage, State
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition
+from anyparty.training.joint import JointExecution
 from anyparty.training.party_run import Criterion, PartyRun
 
 SHORT = 5  # no remark on the best epoch after this number of scored epochs or fewer
@@ -120,6 +121,7 @@ async def share_decision(
     *,
     validates: bool,
     last: bool,
+    joint: JointExecution | None = None,
 ) -> EpochDecision:
     """Return the decision on whether to keep an epoch's weights, whether to stop, and which parties rejoin.
 
@@ -128,6 +130,8 @@ async def share_decision(
 
     No party rejoins after the last epoch of a stage (``last`` is true), because the party could not train its networks
     further.
+
+    In joint execution (``joint``), only the active party calls this function, and the message is only counted.
     """
     roster = part.seat.roster
     if part.leads:
@@ -136,8 +140,12 @@ async def share_decision(
         back = torch.tensor([name in decided.back for name in roster.names], dtype=torch.uint8)
         message = {"verdict": torch.tensor([decided.keep, decided.stop], dtype=torch.uint8), "back": back}
         for name in roster.names:
-            if name not in {net.me, *decided.back}:
+            if name in {net.me, *decided.back}:
+                continue
+            if joint is None:
                 await net.send(name, "verdict", message)
+            else:
+                joint.count(net.me, name, "verdict", sum(tensor.nbytes for tensor in message.values()))
         return decided
     expect = {"verdict": TensorSpec((2,), torch.uint8), "back": TensorSpec((len(roster.names),), torch.uint8)}
     got = await net.recv(roster.active, "verdict", expect)

@@ -1,34 +1,39 @@
 """Joint execution: all parties of one process meet for each epoch, which one of them computes for all.
 
-Planning, validation, early stopping and checkpoints are those of the protocol: each party still runs its own loop
-(``loop.play``). Only the steps of an epoch are computed together, by the method's joint form of the stage
-(``Stage.joint``). Messages that the protocol would have sent are counted in the ledger.
+Planning and checkpoints are those of the protocol: each party still runs its own loop (``loop.play``). The active party
+computes the steps of an epoch for all parties, by the method's joint form of the stage (``Stage.joint``), and the
+validation, and tells all parties which weights to keep. Messages that the protocol would have sent are counted in the
+ledger.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from anyparty.errors import ConfigError
-from anyparty.methods.method import Batch, JointStage, Stage, State
+from anyparty.methods.method import JointStage, Stage, State
 from anyparty.problem.rows import Rows
 from anyparty.transport.ledger import Flow, Ledger
 
 Execution = Literal["auto", "protocol", "joint"]
 JOINT, PROTOCOL = "joint", "protocol"
 
+T = TypeVar("T")
+
 
 @dataclass
 class _Meeting:
-    """A point that all parties reach before the active party goes on, and after which all go on."""
+    """A point that all parties reach before the active party computes, and after which all go on with its result."""
 
+    there: set[str] = field(default_factory=set)
     states: dict[str, State] = field(default_factory=dict)
     rows: dict[str, Rows] = field(default_factory=dict)
     full: asyncio.Event = field(default_factory=asyncio.Event)
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    result: Any = None
 
 
 @dataclass
@@ -41,6 +46,7 @@ class JointExecution:
         ledger: the ledger of the run.
         wanted: "auto" uses the protocol for stages that cannot be computed jointly; "joint" refuses them.
         ran: for each stage, "joint", or "protocol" with the reason.
+        steps: the joint form of the current stage; ``None`` if messages are sent.
 
     """
 
@@ -49,8 +55,8 @@ class JointExecution:
     ledger: Ledger
     wanted: Execution = "auto"
     ran: dict[str, str] = field(default_factory=dict)
+    steps: JointStage | None = None
     _meeting: _Meeting = field(default_factory=_Meeting)
-    _steps: JointStage | None = None
 
     def check(self, stages: Sequence[Stage]) -> None:
         """Note the stages that have no joint form.
@@ -70,56 +76,41 @@ class JointExecution:
             raise ConfigError(f"train.execution = 'joint': stage {stage.name!r} cannot be computed jointly, because "
                               f"{reason}; use 'auto' or 'protocol'")  # fmt: skip
 
-    async def enter(self, me: str, stage: Stage, state: State, rows: Rows) -> bool:
-        """Decide, together with all other parties, whether a stage is computed jointly.
+    async def enter(self, me: str, stage: Stage, state: State, rows: Rows) -> None:
+        """Make the joint form ``steps`` of a stage together with all other parties, if there is one.
 
         Raises:
-            ConfigError: it cannot be, and ``wanted`` is "joint".
+            ConfigError: there is no joint form, and ``wanted`` is "joint".
         """
-        meeting = await self._meet(me, state, rows)
-        if me == self.active:
-            self._steps = None  # frees the memory of an earlier stage
-            made = stage.joint(stage.step, meeting.states, meeting.rows) if stage.joint is not None else ""
-            self._steps = None if isinstance(made, str) else made
-            if self._steps is not None:
-                self.ran[stage.name] = JOINT
-            elif isinstance(made, str) and made:
-                self._refuse(stage, made)
-        await self._part(me, meeting)
-        return self._steps is not None
-
-    async def epoch(
-        self, me: str, state: State, rows: Rows, batches: Sequence[Batch], done: Callable[[Batch, float | None], None]
-    ) -> None:
-        """Compute an epoch for all parties; at the active party, call ``done`` after each batch with its loss.
-
-        Raises:
-            Diverged: an embedding or the loss is not a number.
-        """
-        meeting = await self._meet(me, state, rows)
-        if me == self.active:
-            steps = self._steps
-            assert steps is not None
-            for batch in steps.begin_epoch(batches):
-                done(batch, steps.step(batch))
-                await asyncio.sleep(0)  # lets Ctrl-C stop the run
-            steps.end_epoch()
-            for sender, receiver, tag, messages, size in steps.take_sent():
-                self.ledger.add(Flow(sender, receiver, tag), size, messages)
-        await self._part(me, meeting)
-
-    async def _meet(self, me: str, state: State, rows: Rows) -> _Meeting:
         meeting = self._meeting
         meeting.states[me], meeting.rows[me] = state, rows
-        if len(meeting.states) == len(self.parties):
+
+        async def make() -> None:
+            self.steps = None  # frees the memory of an earlier stage
+            made = None if stage.joint is None else stage.joint(stage.step, meeting.states, meeting.rows, self.count)
+            if isinstance(made, str):
+                self._refuse(stage, made)
+            elif made is not None:
+                self.steps, self.ran[stage.name] = made, JOINT
+
+        await self.together(me, make)
+
+    async def together(self, me: str, compute: Callable[[], Awaitable[T]]) -> T:
+        """Wait for all parties, let the active party compute, and return its result at every party."""
+        meeting = self._meeting
+        meeting.there.add(me)
+        if len(meeting.there) == len(self.parties):
             meeting.full.set()
         if me == self.active:
             await meeting.full.wait()
-        return meeting
-
-    async def _part(self, me: str, meeting: _Meeting) -> None:
-        if me == self.active:
+            meeting.result = await compute()
             self._meeting = _Meeting()
             meeting.over.set()
         else:
             await meeting.over.wait()
+        result: T = meeting.result
+        return result
+
+    def count(self, sender: str, receiver: str, tag: str, size: int) -> None:
+        """Count a message of ``size`` bytes that the protocol would have sent."""
+        self.ledger.add(Flow(sender, receiver, tag), size)

@@ -19,6 +19,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +30,17 @@ from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
 from anyparty.errors import AlignmentError, ConfigError, Diverged
-from anyparty.methods.method import Batch, Method, Stage, State, checked_answer, checked_begin, checked_step
+from anyparty.methods.method import (
+    Batch,
+    JointStage,
+    Method,
+    Stage,
+    State,
+    checked_answer,
+    checked_begin,
+    checked_step,
+    predictor_of,
+)
 from anyparty.problem.rows import Rows, by_pattern, mixed, patterns
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition, load_module, tensors_of
@@ -152,7 +163,8 @@ async def _repeat(
     callback.on_stage_begin(stage.name, epochs, len(plan["train"]), progress.epoch)
     while progress.epoch < epochs and not stop:
         record = await _epoch(part, stage, net, state, progress.epoch, epochs, plan, joint)
-        decided = await _decide(part, stage, net, state, progress, plan, record, last=progress.epoch + 1 == epochs)
+        last = progress.epoch + 1 == epochs
+        decided = await _decide(part, stage, net, state, progress, plan, record, joint, last=last)
         stop = decided.stop
         if part.leads:
             check_ended(part, record)
@@ -179,9 +191,10 @@ async def _repeat(
 async def _joint(part: PartyRun, stage: Stage, state: State) -> JointExecution | None:
     """Return the joint execution of a stage; ``None`` if the parties train by messages, or each by itself."""
     joint = part.hooks.joint
-    if joint is None or stage.is_local or not await joint.enter(part.seat.me, stage, state, part.rows):
+    if joint is None or stage.is_local:
         return None
-    return joint
+    await joint.enter(part.seat.me, stage, state, part.rows)
+    return None if joint.steps is None else joint
 
 
 def _weights(state: State) -> StoredStages:
@@ -233,6 +246,7 @@ async def _decide(
     progress: RunPosition,
     plan: dict[str, Tensor],
     record: dict[str, Any],
+    joint: JointExecution | None,
     *,
     last: bool,
 ) -> EpochDecision:
@@ -242,11 +256,12 @@ async def _decide(
     """
     validates = stage.loss is None and stage.validates and len(plan["validation"]) > 0
     if validates:
-        record |= await _validate(part, stage.name, progress.epoch, net, state, plan)
+        record |= await _validate(part, stage.name, progress.epoch, net, state, plan, joint)
     elif stage.loss is not None and len(plan["validation"]):
         record |= _own_loss(stage, state, part, plan["validation"])
     if not stage.is_local:
-        return await share_decision(part, net, progress, plan, record, validates=validates, last=last)
+        decide = partial(share_decision, part, net, progress, plan, record, validates=validates, last=last, joint=joint)
+        return await decide() if joint is None else await joint.together(part.seat.me, decide)
     if "validation" not in record:
         return EpochDecision()
     return judge(part.criterion if stage.loss is None else OWN_LOSS, part.settings.patience, progress, record)
@@ -350,12 +365,20 @@ async def _epoch(
         return Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)
 
     numbered = [batch_of(step, rows) for step, rows in enumerate(batches)]
-    if joint is not None:
-        await joint.epoch(part.seat.me, state, part.rows, numbered, note_loss)
-    for batch in numbered if joint is None else ():
-        net.set_step(batch, training=True)
-        note_loss(batch, await checked_step(part.method, stage, net, state, part.rows, batch))
-        await asyncio.sleep(0)  # lets Ctrl-C stop a party that does not wait for messages
+
+    form = None if joint is None else joint.steps
+
+    async def steps() -> None:
+        for batch in numbered if form is None else form.batches(numbered):
+            if form is None:
+                net.set_step(batch, training=True)
+                loss = await checked_step(part.method, stage, net, state, part.rows, batch)
+            else:
+                loss = form.step(batch)
+            note_loss(batch, loss)
+            await asyncio.sleep(0)  # lets Ctrl-C stop a party that does not wait for messages
+
+    await (steps() if joint is None else joint.together(part.seat.me, steps))
     if stage.finish is not None:
         await stage.finish(net, state, part.rows)
     seen = sum(rows for rows, _ in losses)
@@ -364,12 +387,19 @@ async def _epoch(
 
 
 async def _validate(
-    part: PartyRun, stage: str, epoch: int, net: Channel, state: State, plan: Mapping[str, Tensor]
-) -> dict[str, Any]:
+    part: PartyRun, stage: str, epoch: int, net: Channel, state: State, plan: Mapping[str, Tensor],
+    joint: JointExecution | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Predict the validation rows and some training rows with all parties; return their scores at the active party."""
     rows = torch.cat([plan["validation"], plan["scored"]])
     net.set_step(f"stage {stage!r}, epoch {epoch + 1}, validation", training=False)
-    answered = await predict_rows(part.method, net, state, part.rows, rows, part.seat.roster.blocks, part.seeds)
+    form = None if joint is None else joint.steps
+    if form is not None and form.predictor is not predictor_of(part.method):
+        form = None  # the method's own predictions need messages
+    if form is not None and not part.leads:
+        state.train(False)
+        return {}
+    answered = await predict_rows(part.method, net, state, part.rows, rows, part.seat.roster.blocks, part.seeds, form)
     if answered is None:
         return {}
     assert part.rows.y is not None
@@ -408,17 +438,21 @@ ROWS_AT_ONCE = 4096
 
 
 async def predict_rows(
-    method: Method, net: Channel, state: State, rows: Rows, wanted: Tensor, asked: Sequence[str], seeds: Seeds
-) -> Predictions | None:
+    method: Method, net: Channel, state: State, rows: Rows, wanted: Tensor, asked: Sequence[str], seeds: Seeds,
+    joint: JointStage | None = None,
+) -> Predictions | None:  # fmt: skip
     """Run one party's side of a prediction; at the active party, return the predictions, else ``None``.
 
-    ``wanted`` [n] are the indices of the rows, and ``asked`` the parties that take part.  If the model was trained with
+    ``wanted`` [n] are the indices of the rows, and ``asked`` the parties that take part.  With ``joint``, the active
+    party predicts for all parties, and no messages are sent.  If the model was trained with
     class weights, ``Predictions.unweighted`` corrects the probabilities to the class frequencies in the training rows.
     """
     state.train(False)
     answered = []
     for chunk in torch.split(wanted, ROWS_AT_ONCE) if len(wanted) else [wanted]:
-        part = checked_answer(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
+        batch = Batch(chunk, seeds)
+        given = await method.predict(net, state, rows, batch, asked) if joint is None else joint.predict(batch)
+        part = checked_answer(method, state, given)
         if part is not None:
             answered.append(part.unweighted())
     return joined(answered) if len(answered) > 1 else next(iter(answered), None)

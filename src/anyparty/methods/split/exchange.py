@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -145,16 +146,34 @@ async def gather(
     return gathered
 
 
+class HostOutputs(NamedTuple):
+    """The outputs of one host's heads for a batch.
+
+    Attributes:
+        owners: [M] int64, the position of the party that each head belongs to.
+        outputs: [B, M, C].
+        valid: [B, M] bool, the outputs that may enter an answer.
+        reached: [B, K] bool, the blocks that the heads use, of the parties on whose rows these heads were trained.
+
+    """
+
+    owners: Tensor
+    outputs: Tensor
+    valid: Tensor
+    reached: Tensor
+
+
 async def outputs_of(
-    net: Channel, host: str, shape: tuple[int, ...], gathered: Gathered, known: Tensor, roster: Roster
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return another host's outputs [B, M, C], a mask [B] of valid rows, and a mask [K] of the parties used.
+    net: Channel, host: str, owners: Tensor, C: int, gathered: Gathered, known: Tensor, roster: Roster
+) -> HostOutputs:
+    """Wait for another host's outputs, of C numbers for each row and each of the heads of ``owners`` [M].
 
     If the host was lost, it is added to the silent parties, and its outputs are valid for no row. A row's outputs are
     also invalid if the host used an embedding of a party whose embeddings the active party did not receive. The active
     party reports such a party as silent, and no answer may depend on a silent party. ``known`` [B, K] bool marks the
     rows that each party has.
     """
+    shape = (len(known), len(owners), C)
     expect = {"outputs": TensorSpec(shape), "heard": TensorSpec((roster.K,), torch.bool)}
     try:
         got = await net.recv(host, "outputs", expect)
@@ -163,11 +182,12 @@ async def outputs_of(
             gathered.silent.append(host)
         if host in roster.blocks and host not in gathered.parts:
             gathered.observed[:, roster.blocks.index(host)] = False
-        nowhere, anybody = known.new_zeros(shape[0]), known.new_ones(roster.K)
-        return torch.zeros(shape, device=known.device), nowhere, anybody
+        nowhere = known.new_zeros(shape[:2])
+        return HostOutputs(owners, torch.zeros(shape, device=known.device), nowhere, gathered.observed.clone())
     used = got["heard"].to(known.device)
     astray = used & torch.tensor([name in gathered.silent for name in roster.blocks], device=known.device)
-    return got["outputs"].to(known.device), ~(known & astray).any(dim=1), used
+    reached, stands = gathered.observed & used, ~(known & astray).any(dim=1, keepdim=True)
+    return HostOutputs(owners, got["outputs"].to(known.device), stands & reached[:, owners], reached)
 
 
 def predictions(

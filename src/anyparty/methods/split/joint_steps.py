@@ -12,10 +12,10 @@ Notation  B rows of the batch, K parties with columns, H width of an embedding, 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from anyparty.core.draws import uniform
+from anyparty.core.predictions import Predictions
 from anyparty.core.types import finite
-from anyparty.methods.method import Batch, State
+from anyparty.methods.method import Batch, Count, Method, State
 from anyparty.methods.split.exchange import Gathered
 from anyparty.methods.split.rule import draw_noise
 from anyparty.networks.encoders import MLP
@@ -50,15 +51,14 @@ class JointSteps:
         method: the split method, whose heads are all at the active party.
         states: each party's networks and optimizers.
         rows: each party's data.
-        sent: for each pair of sender and receiver and each tag, the numbers of messages and bytes that the protocol
-            would have sent since the last call of ``take_sent``.
+        count: counts a message that the protocol would have sent.
 
     """
 
     method: Split
     states: Mapping[str, State]
     rows: Mapping[str, Rows]
-    sent: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+    count: Count
 
     def __post_init__(self) -> None:
         active = next(iter(self.states.values())).seat.roster.active
@@ -72,16 +72,23 @@ class JointSteps:
         self.stacked = StackedEncoders.of([self.states[name] for name in self.readers])
         self.x = {name: _whole(self.rows[name]) for name in self.readers} if self.stacked else {}
         self.optimizers = JointOptimizers({name: self.states[name] for name in self.readers}, self.lead)
+        self.parameters = [p for _, _, made in self.optimizers.each for p in _parameters(made)]
+        self.parameters += [whole for whole, _ in self.stacked.shared] if self.stacked is not None else []
 
-    def begin_epoch(self, batches: Sequence[Batch]) -> Iterator[Batch]:
-        """Read the networks and optimizers for an epoch; return the batches with the rule's random numbers."""
-        self.optimizers.begin_epoch()
+    @property
+    def predictor(self) -> Method | None:
+        """The split method, unless a user's subclass predicts in its own way."""
+        return self.method if self.method.predicts_as_split else None
+
+    def batches(self, batches: Sequence[Batch]) -> Iterator[Batch]:
+        """Yield the batches of an epoch with the rule's random numbers, and hold the numbers of few batches at a time.
+
+        Weights and the optimizers' state are shared while the epoch lasts, and then given back to each party, for
+        checkpoints and for the trained model.
+        """
+        self.optimizers.merge()
         if self.stacked is not None:
             self.stacked.tie()
-        return self._drawn(batches)
-
-    def _drawn(self, batches: Sequence[Batch]) -> Iterator[Batch]:
-        """Yield the batches with the rule's random numbers, and hold the numbers of few batches at a time."""
         seat = self.lead.seat
         plan, host, K = self.method.plan(seat.roster), self.method.host(seat), seat.roster.K
         for size, alike in groupby(batches, key=lambda batch: len(batch.rows)):
@@ -92,6 +99,9 @@ class JointSteps:
                 noises = draw_noise(plan, host, some, rows, K)
                 for batch, noise in zip(some, noises, strict=True):
                     yield replace(batch, noise=noise)
+        self.optimizers.part()
+        if self.stacked is not None:
+            self.stacked.untie()
 
     def step(self, batch: Batch) -> float | None:
         """Train on a batch; return the loss, or ``None`` if the batch has no row to learn from.
@@ -102,9 +112,8 @@ class JointSteps:
         observed = self.observed[batch.rows]
         counts = observed.sum(dim=0).tolist()
         there = {name for name, count in zip(self.blocks, counts, strict=True) if count}
-        self.optimizers.zero_grad()
-        if self.stacked is not None:
-            self.stacked.zero_grad()
+        for parameter in self.parameters:
+            parameter.grad = None
         if not there:
             self.optimizers.step(there)
             return None
@@ -121,12 +130,28 @@ class JointSteps:
         self.optimizers.step(there)
         if self.stacked is not None and self.optimizers.own:
             self.stacked.tie()
-        self._count(counts)
+        self._count(counts, "embedding")
+        self._count(counts, "gradient")
         return loss
+
+    def predict(self, batch: Batch) -> Predictions:
+        """Return the answers for the rows of a batch from all parties."""
+        observed, parts = self.observed[batch.rows], {}
+        with torch.no_grad():
+            for name in self.readers:
+                self.states[name].train(False)
+                part = self.method.encode(self.states[name], self.rows[name], batch, draws=False)
+                if part is not None:
+                    parts[name] = part
+        self._count(observed.sum(dim=0).tolist(), "embedding")
+        gathered = Gathered(observed=observed, parts=parts)
+        own = self.method.own_outputs(self.lead, gathered)
+        return self.method.answer(self.lead, self.lead_rows, batch, self.blocks, gathered, [own])
 
     def _encode(self, batch: Batch, observed: Tensor, counts: Sequence[int]) -> Tensor:
         """Return the embeddings [B, K, H], zero where not observed."""
-        keys = [batch.own_key("encoder draws", name) for name in self.readers] if self._draws() else []
+        draws = self.states[self.readers[0]].seat.draws
+        keys = [batch.own_key("encoder draws", name) for name in self.readers] if draws else []
         if self.stacked is None:
             parts = {}
             for k, name in enumerate(self.blocks):
@@ -142,34 +167,17 @@ class JointSteps:
             h = h.new_zeros(len(h), len(self.blocks), h.shape[2]).index_copy(1, at, h)
         return torch.where(observed.unsqueeze(2), h, 0.0)
 
-    def _draws(self) -> bool:
-        return self.states[self.readers[0]].seat.draws
-
     def _name_diverged(self, h: Tensor, batch: Batch) -> None:
         for k, name in enumerate(self.blocks):
             self.method.check_embeddings(h[:, k], name, batch)
 
-    def _count(self, counts: Sequence[int]) -> None:
-        """Count the messages that the protocol would have sent: embeddings to the host, and gradients back."""
+    def _count(self, counts: Sequence[int], tag: str) -> None:
+        """Count the messages that the protocol would have sent: embeddings to the host, or gradients back."""
         size, active = 4 * torch.Size(self.width).numel(), self.lead.seat.me
         for name, count in zip(self.blocks, counts, strict=True):
             if count and name != active:
-                for ends in ((name, active, "embedding"), (active, name, "gradient")):
-                    self.sent[*ends, "messages"] += 1
-                    self.sent[*ends, "bytes"] += count * size
-
-    def take_sent(self) -> list[tuple[str, str, str, int, int]]:
-        """Return (sender, receiver, tag, messages, bytes) since the last call."""
-        flows = sorted({key[:3] for key in self.sent})
-        taken = [(*flow, self.sent[*flow, "messages"], self.sent[*flow, "bytes"]) for flow in flows]
-        self.sent.clear()
-        return taken
-
-    def end_epoch(self) -> None:
-        """Give weights and optimizers' state back to each party, for checkpoints and for the trained model."""
-        self.optimizers.end_epoch()
-        if self.stacked is not None:
-            self.stacked.untie()
+                ends = (name, active) if tag == "embedding" else (active, name)
+                self.count(*ends, tag, count * size)
 
 
 def _whole(rows: Rows) -> Tensor:
@@ -250,11 +258,6 @@ class StackedEncoders:
             x = layer(x, keys, rows)
         return x
 
-    def zero_grad(self) -> None:
-        """Remove the gradients of the shared tensors."""
-        for whole, _ in self.shared:
-            whole.grad = None
-
     def give_gradients(self, there: Sequence[bool]) -> None:
         """Give each party with rows in the batch its part of the gradients; all other parties get none."""
         for whole, parameters in self.shared:
@@ -292,10 +295,9 @@ class JointOptimizers:
         found.append(("", lead, lead.optimizers.get("heads")))
         self.each = [(name, state.seat.optimizer, made) for name, state, made in found if made is not None]
         self.merged: list[tuple[set[str], torch.optim.Optimizer]] = []
-        self.parameters = [p for _, _, made in self.each for p in _parameters(made)]
         self.own = any(type(settings) is not Optimizer for _, settings, _ in self.each)  # made by a user's function
 
-    def begin_epoch(self) -> None:
+    def merge(self) -> None:
         """Merge optimizers with equal settings; the merged ones share the state of the parties' optimizers.
 
         A user's optimizer may have any code and hooks, so it is never merged.
@@ -319,18 +321,13 @@ class JointOptimizers:
                 merged.state.update(each.state)
             self.merged.append((names, merged))
 
-    def zero_grad(self) -> None:
-        """Remove all gradients."""
-        for parameter in self.parameters:
-            parameter.grad = None
-
     def step(self, there: AbstractSet[str]) -> None:
         """Make a step of the heads and of the parties in ``there``; parameters without a gradient do not change."""
         for names, each in self.merged:
             if "" in names or names & there:
                 each.step()
 
-    def end_epoch(self) -> None:
+    def part(self) -> None:
         """Give the state back to each party's optimizer."""
         for _, merged in self.merged:
             for _, _, each in self.each:

@@ -37,9 +37,9 @@ from anyparty.core.predictions import NO_NUMBER, Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, Roster, Task, finite
 from anyparty.errors import ConfigError, Diverged, PartyLost, some
-from anyparty.methods.method import Batch, PartyContext, Stage, State, Step
+from anyparty.methods.method import Batch, Count, PartyContext, Stage, State, Step
 from anyparty.methods.split import exchange
-from anyparty.methods.split.exchange import ExchangePart, Gathered
+from anyparty.methods.split.exchange import ExchangePart, Gathered, HostOutputs
 from anyparty.methods.split.joint_steps import JointSteps
 from anyparty.methods.split.rule import (
     HeadPlan,
@@ -244,11 +244,13 @@ class Split:
 
         return (Stage(name="train", step=self.step, rows=rows, joint=self.joint),)
 
-    def joint(self, step: Step, states: Mapping[str, State], rows: Mapping[str, Rows]) -> JointSteps | str:
+    def joint(
+        self, step: Step, states: Mapping[str, State], rows: Mapping[str, Rows], count: Count
+    ) -> JointSteps | str:  # fmt: skip
         """Return the training steps for all parties in one process, or the reason why the protocol is needed.
 
         A user's subclass may change a part of the protocol that the joint execution does not call, for example to clip
-        gradients. ``step`` is the step of the stage.
+        gradients. ``step`` is the step of the stage; ``count`` counts messages that the protocol would have sent.
         """
         roster = next(iter(states.values())).seat.roster
         if len(self.hosts(roster)) > 1:
@@ -259,7 +261,12 @@ class Split:
         of = [{id(p) for module in state.modules.values() for p in module.parameters()} for state in states.values()]
         if len(set().union(*of)) < sum(map(len, of)):
             return "parties share parameters"
-        return JointSteps(self, states, rows)
+        return JointSteps(self, states, rows, count)
+
+    @property
+    def predicts_as_split(self) -> bool:
+        """Whether no subclass of a user changes how the method predicts."""
+        return all(getattr(type(self), name) is getattr(Split, name) for name in ("predict", "own_outputs", "answer"))
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
         """Run one party's side of the training on a batch; at a host, return the loss.
@@ -468,60 +475,55 @@ class Split:
         if seat.me not in topology.hosts:
             return None
         gathered = await self.gather(net, state, rows, batch, mine, asked)
-        host, trained, heads = self.host(seat), trained_parties(state), state.modules["heads"]
-        assert isinstance(heads, StackedMLP | ModuleHeads)
-        # Leave out parties whose rows were not used to train this host's heads.
-        near = gathered.without(trained.missed, seat.roster)
-        with torch.no_grad():
-            nobody = torch.zeros(*near.observed.shape, *topology.width, device=seat.device)
-            h = near.scatter(seat.roster) if near.parts else nobody
-            plan = self.plan(seat.roster)
-            outputs, valid = outputs_of(self.rule, plan, host, heads, h, near.observed, trained)
+        own = self.own_outputs(state, gathered)
         if seat.me != seat.roster.active:
-            reached = bool(trained.parties[host.owners].any())
-            used = torch.tensor([reached and name in near.parts for name in seat.roster.blocks])
-            await net.send(seat.roster.active, "outputs", {"outputs": outputs, "heard": used})
+            trained, blocks = trained_parties(state), enumerate(seat.roster.blocks)
+            reached = bool(trained.parties[own.owners].any())
+            used = [reached and name in gathered.parts and k not in trained.missed for k, name in blocks]
+            await net.send(seat.roster.active, "outputs", {"outputs": own.outputs, "heard": torch.tensor(used)})
             return None
-        return await self._answer(net, state, rows, batch, asked, gathered, host, (outputs, valid, near.observed))
-
-    async def _answer(
-        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str],
-        gathered: Gathered, lead: Host, own: tuple[Tensor, Tensor, Tensor],
-    ) -> Predictions:  # fmt: skip
-        """Combine the outputs of all hosts' heads into one answer per row.
-
-        ``own`` has the active party's outputs, a mask of the valid outputs, and a mask [B, K] of the blocks that the
-        active party's heads use. These are the blocks of the parties on whose rows the active party's heads were
-        trained. Another host's heads may have been trained on rows of other parties.
-        """
-        seat, topology = state.seat, self.topology(state.seat.roster)
         assert seat.task is not None
+        assert rows.observed is not None
+        known, C = rows.observed[batch.rows], seat.task.outputs
+        others = [
+            (name, torch.tensor(ks, device=seat.device)) for name, ks in topology.hosts.items() if name != seat.me
+        ]
+        every = [own, *[await exchange.outputs_of(net, *each, C, gathered, known, seat.roster) for each in others]]
+        return self.answer(state, rows, batch, asked, gathered, every)
+
+    def own_outputs(self, state: State, gathered: Gathered) -> HostOutputs:
+        """Return the outputs of a host's own heads, which ignore parties on whose rows they were not trained."""
+        seat, host, trained, heads = state.seat, self.host(state.seat), trained_parties(state), state.modules["heads"]
+        assert isinstance(heads, StackedMLP | ModuleHeads)
+        near, plan = gathered.without(trained.missed, seat.roster), self.plan(seat.roster)
+        with torch.no_grad():
+            width = self.topology(seat.roster).width
+            nobody = torch.zeros(*near.observed.shape, *width, device=seat.device)
+            h = near.scatter(seat.roster) if near.parts else nobody
+            outputs, valid = outputs_of(self.rule, plan, host, heads, h, near.observed, trained)
+        return HostOutputs(host.owners, outputs, valid, near.observed)
+
+    def answer(
+        self, state: State, rows: Rows, batch: Batch, asked: Sequence[str], gathered: Gathered,
+        every: Sequence[HostOutputs],
+    ) -> Predictions:  # fmt: skip
+        """Combine the outputs of all hosts' heads, the active party's first, into one answer per row."""
+        seat, topology = state.seat, self.topology(state.seat.roster)
         assert rows.key is not None
         assert rows.observed is not None
         known = rows.observed[batch.rows]
-        outputs, valid, reached, owners = [own[0]], [own[1]], [own[2]], [lead.owners]
-        used = [own[2] & own[1].any(dim=1, keepdim=True)]
-        for host, ks in topology.hosts.items():
-            if host != seat.me:
-                owners.append(torch.tensor(ks, device=seat.device))
-                shape = (len(batch.rows), len(ks), seat.task.outputs)
-                host_outputs, stands, used_by_host = await exchange.outputs_of(
-                    net, host, shape, gathered, known, seat.roster
-                )
-                outputs.append(host_outputs)
-                reached.append(gathered.observed & used_by_host)
-                valid.append(stands.unsqueeze(1) & reached[-1][:, owners[-1]])
-                used.append(reached[-1] & valid[-1].any(dim=1, keepdim=True))
+        used = torch.stack([each.reached & each.valid.any(dim=1, keepdim=True) for each in every])
         given, answer = answer_of(
-            self.rule, lead, torch.cat(outputs, 1), torch.cat(valid, 1), torch.stack(used).any(dim=0),
-            rows.key[batch.rows], torch.cat(owners),
+            self.rule, self.host(seat), torch.cat([each.outputs for each in every], 1),
+            torch.cat([each.valid for each in every], 1), used.any(dim=0), rows.key[batch.rows],
+            torch.cat([each.owners for each in every]),
         )  # fmt: skip
         made = exchange.predictions(answer, seat, asked, gathered, self.can.title)
         if not made.reasons:
             return made
         some = gathered.observed.any(dim=1)
         nan = some & (given.answers.isnan().any(dim=2) & given.valid).any(dim=1)
-        unreached = some & ~torch.stack(reached).any(dim=0).any(dim=1)
+        unreached = some & ~torch.stack([each.reached for each in every]).any(dim=0).any(dim=1)
         unread = torch.tensor([name in asked and name in topology.unread for name in seat.roster.blocks])
         unread_rows = ~some & known[:, unread.to(known.device)].any(dim=1)
         reasons = dict(made.reasons)
