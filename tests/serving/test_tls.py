@@ -97,7 +97,8 @@ def test_an_invalid_certificate_is_reported(call, run, tmp_path):
 
 
 @pytest.mark.parametrize("most_ms", [10_000.0, 1_500.0])
-def test_a_shutdown_waits_for_the_longest_budget(most_ms):
+def test_a_shutdown_ends_before_docker_kills_the_process(most_ms):
+    """The longest budget may be longer: requests that are then still open are cut off."""
     limits = ServiceLimits(budget_ms=100, batch_budget_ms=200, most_budget_ms=most_ms)
     settings = http_server.uvicorn_config(FastAPI(), None, limits)
-    assert settings.timeout_graceful_shutdown > most_ms / 1000
+    assert 0 < settings.timeout_graceful_shutdown <= 8
