@@ -233,10 +233,10 @@ def bytes_of(raw: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
 
 
-@pytest.mark.parametrize(("said", "tensor"), [pytest.param(*each, id=each[0]) for each in planted()])
-def test_the_search_finds_a_planted_secret(honest, said, tensor):
+def test_the_search_finds_every_planted_secret(honest):
     hidden, _ = honest
-    assert hidden.leaks([("bank", "shop", "plan", {"train": tensor})]) >= {said}
+    for said, tensor in planted():
+        assert hidden.leaks([("bank", "shop", "plan", {"train": tensor})]) >= {said}
 
 
 @pytest.mark.parametrize("dtype", WIDTHS, ids=str)

@@ -41,9 +41,10 @@ class TestDraws:
         assert not torch.equal(weight[0], weight[1])
 
 
-@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-@pytest.mark.parametrize("hidden", [(), (6,), (6, 4)])
-@pytest.mark.parametrize("copies", [1, 5])
+@pytest.mark.parametrize(
+    ("copies", "hidden", "activation"),
+    [(1, (), "relu"), (5, (), "relu"), (1, (6, 4), "relu"), *((5, (6, 4), name) for name in sorted(ACTIVATIONS))],
+)
 class TestStackedMLP:
     def make(self, copies, hidden, activation):
         torch.manual_seed(1)

@@ -15,9 +15,11 @@ def classes(C, weights=()):
 
 
 class TestLosses:
-    @pytest.mark.parametrize("C", [2, 3, 16, 20])
-    @pytest.mark.parametrize("rows", [1, 40, objective.WORTH_PADDING])
-    @pytest.mark.parametrize("weighted", [False, True])
+    @pytest.mark.parametrize(
+        ("C", "rows", "weighted"),
+        [(2, 40, False), (2, objective.WORTH_PADDING, True), (3, 1, False), (3, objective.WORTH_PADDING, False),
+         (16, 40, True), (20, objective.WORTH_PADDING, True)],
+    )  # fmt: skip
     def test_cross_entropy_row_by_row(self, C, rows, weighted):
         """The reference is a plain logsumexp in double precision, including its gradient."""
         generator = torch.Generator().manual_seed(C)

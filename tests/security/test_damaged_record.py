@@ -12,7 +12,7 @@ from anyparty.core import figure_style as style
 from anyparty.errors import AnypartyError
 
 pytestmark = pytest.mark.slow  # a report is written for each damage
-DEEP = 100_000
+DEEP = 20_000
 WRONG = {
     "null": None, "true": True, "number": 7, "huge number": 10**400, "text": "x", "list": [], "list of text": ["x"],
     "list of tables": [{}], "table": {}, "table of tables": {"x": {}}, "table of lists": {"x": [1]},
@@ -78,7 +78,7 @@ def test_settings_that_are_something_else(copy, call, damage):
 def test_a_record_of_which_one_value_is_of_another_kind(copy, call, key):
     path, ends = copy / "record.json", {}
     whole = json.loads(path.read_text())
-    for damage, value in WRONG.items():
+    for damage, value in list(WRONG.items())[KEYS.index(key) % 2 :: 2]:
         path.write_text(json.dumps(whole | {key: value}))
         if found := of_commands(call, copy):
             ends[damage] = found
@@ -89,22 +89,23 @@ def test_a_record_of_which_one_value_is_of_another_kind(copy, call, key):
 def test_settings_of_which_one_group_is_of_another_kind(copy, call, group):
     path, ends = copy / "config.toml", {}
     whole = tomllib.loads(path.read_text())
-    for damage, value in WRONG.items():
-        if value is None or "null" in damage or damage in {"huge number", "surrogate"}:
-            continue
+    values = {name: value for name, value in WRONG.items() if name not in {"null", "huge number", "surrogate"}}
+    for damage, value in list(values.items())[GROUPS.index(group) % 2 :: 2]:
         path.write_text(tomli_w.dumps(whole | {group: value}))
         if found := of_commands(call, copy):
             ends[damage] = found
     assert ends == {}
 
 
-@pytest.mark.parametrize("damage", ["null", "number", "text", "list", "table", "list of text", "table of tables"])
 @pytest.mark.parametrize("where", [
     ("evaluation", "overall"), ("evaluation", "by_count"), ("evaluation", "by_pattern"), ("evaluation", "classes"),
     ("overlap", "held"), ("overlap", "alone"), ("overlap", "blocks"),
 ])  # fmt: skip
-def test_a_record_of_which_a_deeper_value_is_of_another_kind(copy, call, where, damage):
-    whole = json.loads((copy / "record.json").read_text())
-    whole[where[0]][where[1]] = WRONG[damage]
-    (copy / "record.json").write_text(json.dumps(whole))
-    assert of_commands(call, copy) == {}
+def test_a_record_of_which_a_deeper_value_is_of_another_kind(copy, call, where):
+    whole, ends = json.loads((copy / "record.json").read_text()), {}
+    for damage in ("null", "number", "text", "list", "table", "list of text", "table of tables"):
+        whole[where[0]][where[1]] = WRONG[damage]
+        (copy / "record.json").write_text(json.dumps(whole))
+        if found := of_commands(call, copy):
+            ends[damage] = found
+    assert ends == {}

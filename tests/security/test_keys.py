@@ -22,6 +22,7 @@ from anyparty.deployment.flare.preflight import ServerAddress, check_certificate
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.errors import ConfigError
 from tests.conftest import Call, write_tables
+from tests.marks import slow_but
 from tests.ports import free_port
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
@@ -173,7 +174,7 @@ def other_request(folder: Path, **participant: str) -> Path:
 
 @pytest.mark.parametrize(
     ("participant", "said"),
-    [
+    slow_but([
         ({"name": "vfl.bank.example", "org": "bank", "type": "server"}, "this request is for a 'server' certificate"),
         ({"name": "eve@bank.example", "org": "bank", "type": "admin", "role": "lead"}, "is for a 'lead' certificate"),
         ({"name": "bank", "org": "bank", "type": "client"}, "is of 'bank', and the federation's passive parties are"),
@@ -182,8 +183,8 @@ def other_request(folder: Path, **participant: str) -> Path:
             r"is of 'mallory', .* parties are \['shop', 'clinic'\]",
         ),
         ({"name": "shop", "org": "bank", "type": "client"}, "names the organisation 'bank', not 'shop'"),
-    ],
-)
+    ], lambda way: "role" in way[0]),
+)  # fmt: skip
 def test_only_a_passive_party_gets_a_certificate(house: Path, tmp_path: Path, participant, said: str) -> None:
     """FLARE signs any request; a certificate for an administrator would control the federation."""
     with pytest.raises(ConfigError, match=said):
@@ -251,6 +252,7 @@ def test_the_key_of_the_authority_is_needed_to_approve(house: Path, tmp_path: Pa
         federation_folder.approve(tmp_path / "house", tmp_path / "any.zip")
 
 
+@pytest.mark.slow
 def test_commands_say_what_each_party_types(work: Path, call: Call) -> None:
     """The test runs the printed commands."""
     (work / "credit.toml").write_text(

@@ -24,8 +24,10 @@ def config(method: str):
     return type(settings()).of(values)
 
 
-def needles(tables):
-    ids = sorted(set().union(*(table["id"].to_list() for table in tables.values())))
+@pytest.fixture(scope="module")
+def searched():
+    """Return the ids of all tables and their hashes."""
+    ids = sorted(set().union(*(table["id"].to_list() for table in frames().values())))
     return raw(ids) | hashes(ids)
 
 
@@ -48,23 +50,20 @@ def _blake(text):
 
 
 @pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")
-@pytest.mark.parametrize("method", slow_but(METHODS, {"laser", "apc"}))
-def test_a_run_in_one_process(tmp_path, method):
-    tables = frames()
-    model = Federation.from_config(config(method), tables).train(folder=tmp_path / "run")
+@pytest.mark.parametrize("method", slow_but(METHODS, {"laser"}))
+def test_a_run_in_one_process(tmp_path, searched, method):
+    model = Federation.from_config(config(method), frames()).train(folder=tmp_path / "run")
     model.save(tmp_path / "model")
     write([tmp_path / "run"], tmp_path / "report")
-    assert in_folder(needles(tables), tmp_path) == {}
+    assert in_folder(searched, tmp_path) == {}
     assert Model.load(tmp_path / "model").roster.names == model.roster.names
 
 
 @pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")
-@pytest.mark.parametrize("method", slow_but(METHODS, {"laser", "apc"}))
-def test_each_partys_own_folder(tmp_path, method):
-    tables = frames()
-    sites = build(tmp_path, tables)
+@pytest.mark.parametrize("method", slow_but(METHODS, {"laser"}))
+def test_each_partys_own_folder(tmp_path, searched, method):
+    sites = build(tmp_path, frames())
     play(sites, config(method))
-    searched = needles(tables)
     for name, site in sites.items():
         assert (site.folder / "alignment.safetensors").exists()
         assert in_folder(searched, site.folder) == {}, name

@@ -41,7 +41,7 @@ from tests.security.needles import SHORTEST, in_folder, occurring, raw
 
 pytestmark = pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")
 NAMES, ROWS, SHARED = ("bank", "shop", "clinic"), 90, 60
-PATIENCE = Timeouts(join_s=60, silent_s=60, message_s=120, back_s=1, flush_s=5)
+PATIENCE = Timeouts(join_s=60, silent_s=15, message_s=120, back_s=1, flush_s=5)  # a sign of life every 3 s
 
 
 class Cells:

@@ -67,10 +67,10 @@ def test_tensors_are_raw_little_endian_at_the_end():
     assert encode(HEADER, {"x": torch.tensor([1.0, -2.0])}).endswith(bytes.fromhex("0000803f000000c0"))
 
 
-@pytest.mark.parametrize("length", range(len(SMALL)))
-def test_truncated_bytes_are_refused(length):
-    with pytest.raises(MessageError, match="insurer sent"):
-        decode(SMALL[:length], "insurer")
+def test_truncated_bytes_are_refused():
+    for length in range(len(SMALL)):
+        with pytest.raises(MessageError, match="insurer sent"):
+            decode(SMALL[:length], "insurer")
 
 
 @given(st.binary(min_size=1, max_size=64))
@@ -79,16 +79,15 @@ def test_trailing_bytes_are_refused(more):
         decode(SMALL + more, "insurer")
 
 
-@pytest.mark.parametrize("bit", range(8))
-def test_a_flipped_bit_causes_no_error_other_than_message_error(bit):
-    for place in range(len(SMALL)):
+def test_a_flipped_bit_causes_no_error_other_than_message_error():
+    for bit in range(8 * len(SMALL)):
         data = bytearray(SMALL)
-        data[place] ^= 1 << bit
+        data[bit // 8] ^= 1 << bit % 8
         with contextlib.suppress(MessageError):
             decode(bytes(data))
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.binary(max_size=200))
 def test_foreign_bytes_are_refused(data):
     with pytest.raises(MessageError):
@@ -105,7 +104,7 @@ entries = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.fixed_dictionaries(
         {}, optional={"__metadata__": json_values | st.just(vars(HEADER) | {"number": "1"}), "a": entries, "b": entries}
