@@ -1,14 +1,14 @@
 # make setup          create .venv with all dependencies
 # make demo           run the demo in anyparty-demo/
-# make test           run the quick tests
-# make test-slow      run the slow tests and those that start processes
+# make test           run the quick tests, without those of the documentation
+# make test-slow      run the slow tests and those that start processes, without those of the documentation
 # make test-all       run both
 # make test-security  run the security tests, bandit and pip-audit
 # make test-lowest    run the quick tests in .venv-lowest with the oldest versions that pyproject.toml allows
 # make check          check style, types, imports and language
 # make format         apply ruff's fixes and format the code
 # make bench          write the tables of the benchmarks
-# make docs           test the documentation and build it in site/
+# make docs           test the documentation and the benchmark programs, and build the site in site/
 #
 # TORCH_INDEX=URL adds a package index. PyTorch's index of CPU builds saves gigabytes of CUDA packages on Linux.
 
@@ -19,6 +19,7 @@ READY := .venv/.ready
 DOCS_READY := .venv/.ready-docs
 TORCH_INDEX ?=
 JOBS ?= 2
+CODE_TESTS := --ignore=tests/docs
 STEP = @printf '%s %s\n' "$$(date +%H:%M:%S)"
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many processes; each would compile the package again
@@ -48,11 +49,11 @@ demo: $(READY)
 	$(BIN)/anyparty demo anyparty-demo
 
 test: $(READY)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow and not net"
+	$(BIN)/pytest -n $(JOBS) --dist worksteal $(CODE_TESTS) -m "not slow and not net"
 
 test-slow: $(READY)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "slow and not net"
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m net
+	$(BIN)/pytest -n $(JOBS) --dist worksteal $(CODE_TESTS) -m "slow and not net"
+	$(BIN)/pytest -n $(JOBS) --dist loadfile $(CODE_TESTS) -m net
 
 test-security: $(READY)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile tests/security
@@ -65,7 +66,7 @@ test-lowest:  # old packages warn about newer ones; these warnings are shown and
 	test -x $(LOWEST)/python || $(PYTHON) -m venv .venv-lowest
 	$(LOWEST)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
 	  -c constraints-lowest.txt -e ".[dev]"
-	$(LOWEST)/pytest -n $(JOBS) -m "not slow and not net" -W default
+	$(LOWEST)/pytest -n $(JOBS) $(CODE_TESTS) -m "not slow and not net" -W default
 
 check: $(READY)
 	$(BIN)/ruff check
@@ -82,7 +83,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks
 
 docs: $(DOCS_READY)
-	$(BIN)/pytest -n $(JOBS) -m "not net" tests/docs
+	$(BIN)/pytest -n $(JOBS) --dist worksteal tests/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "The site is in site/. Preview it with $(BIN)/mkdocs serve"
 

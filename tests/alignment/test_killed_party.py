@@ -7,7 +7,7 @@ from benchmarks import million_ids
 @pytest.mark.net
 @pytest.mark.slow
 def test_an_alignment_continues_after_a_party_is_killed(tmp_path):
-    n, batch = 6000, 250
+    n, batch = 2400, 100
     cut = million_ids.align(tmp_path, n, 0, batch, kill_at=0.5)
     assert cut.rows == 0
     assert 0.4 < cut.share < 1

@@ -216,7 +216,7 @@ def test_schedules_with_the_real_clock_wait_for_their_timeout(tmp_path, monkeypa
     coordinator.init(path, house, port=free_port())
     try:
         flare.start(house, 240.0)
-        for schedule, least in (("flex", 0.05), ("sync-min", 0.0), ("vafl", 0.0)):
+        for schedule, least in (("flex", 0.05), ("vafl", 0.0)):
             path.write_text(plain + f'\n[schedule]\nname = "{schedule}"\n[clock]\nreal = true\ntimeout = 0.1\n')
             ended = coordinator.train(house, path, again=True)
             assert {name: outcome["error"] for name, outcome in ended.outcomes.items()} == dict.fromkeys(NAMES, "")

@@ -259,7 +259,7 @@ def test_a_run_resumes_after_the_active_party_was_killed(fed_folder, tmp_path):
 
 
 @pytest.mark.net
-def test_ctrl_c_stops_the_run_at_all_parties_and_it_can_be_resumed(fed_folder):
+def test_ctrl_c_stops_the_run_at_all_parties(fed_folder):
     (fed_folder / "run.toml").write_text(tomli_w.dumps(TOML | {"train": TOML["train"] | {"epochs": 10}}))
     for name in NAMES:
         shutil.rmtree(fed_folder / "kits" / name / "runs", ignore_errors=True)
@@ -280,8 +280,6 @@ def test_ctrl_c_stops_the_run_at_all_parties_and_it_can_be_resumed(fed_folder):
     assert "Stopped at all parties; resume with --resume." in said
     assert "Traceback" not in said
     wait_for_no_job(fed_folder)
-    ended = Run(fed_folder, changes={"train": {"epochs": 10}}, resume=True).end()
-    assert ended.status == "FINISHED:COMPLETED"
 
 
 @pytest.mark.net

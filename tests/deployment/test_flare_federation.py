@@ -105,14 +105,6 @@ async def shop_stops(site, config, net, *, resume=False):
     return await net.recv(site.active, "end", {})
 
 
-async def bank_stops(site, config, net, *, resume=False):
-    """Let the active party fail because of a faulty message."""
-    if net.me == site.active:
-        await asyncio.sleep(0.5)
-        raise MessageError("message 'embedding' from 'shop': expected float32")
-    await net.recv(site.active, "gradient", {})
-
-
 async def bank_dies(site, config, net, *, resume=False):
     """Kill the active party's process."""
     if net.me == site.active:
@@ -275,15 +267,6 @@ def test_the_error_message_of_a_passive_party_stays_in_its_kit(folder):
     assert status == "FINISHED:COMPLETED"
     files = [path for path in (folder / "kits" / "bank").rglob("*") if path.is_file()]
     assert not [path for path in files if b"secret' is not a number" in path.read_bytes() and path.suffix != ".pyc"]
-
-
-@pytest.mark.net
-def test_an_error_at_the_active_party_ends_the_run_at_all_parties(folder):
-    status, ended = run_job(folder, bank_stops)
-    assert status == "FINISHED:EXECUTION_EXCEPTION"
-    assert ended["bank"]["error"] == "MessageError"
-    for name in ("shop", "clinic"):
-        assert "party 'bank' is gone: it left: it stopped with MessageError" in ended[name]["sentence"]
 
 
 @pytest.mark.net

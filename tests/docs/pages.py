@@ -12,7 +12,7 @@ BLOCK = re.compile(r"(?:<!-- (?P<mark>[^\n]+?) -->\n)?^```(?P<kind>\w*)\n(?P<tex
 LINK = re.compile(r"\]\((?P<place>[^)\s]+)\)")
 ELSEWHERE = {
     "how-to/two-machines.md": "tests/deployment/test_two_machines.py",
-    "how-to/serve.md": "tests/serving/test_docs.py",
+    "how-to/serve.md": "tests/docs/test_serve_page.py",
 }
 
 

@@ -30,7 +30,7 @@ SETTINGS = {
     "federation": {"label": "y", "active": "bank"},
     "parties": {name: {} for name in NAMES},
     "method": {"embedding": 8},
-    "train": {"epochs": 6, "checkpoint_every": 1},
+    "train": {"epochs": 6, "batch_size": 4, "checkpoint_every": 1},
 }
 
 
@@ -40,20 +40,16 @@ def full_disk(site):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
 
 
-def killed(site):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 async def fails_as_told(site, config, net, **asked):
-    """Train; the shop fails once, in the way that the file "fails" in its folder names."""
+    """Train; the shop fails once, in the way that the file "fails" in its folder names, or forges its embeddings."""
     told = site.folder / "fails"
     how = told.read_text() if told.exists() else ""
     told.unlink(missing_ok=True)
-    if how in {"full_disk", "killed"}:
+    if how == "full_disk":
         save = model_files.save_member
 
         def fails(*what):
-            globals()[how](site)
+            full_disk(site)
             return save(*what)
 
         model_files.save_member = fails
@@ -67,6 +63,15 @@ async def fails_as_told(site, config, net, **asked):
             return await recv(frm, tag, expect)
 
         net.recv = leaves
+    if how == "forges":
+        send, sent = net.send, []
+
+        async def forges(to, tag, tensors):
+            sent.extend([tag] if tag == "embedding" else [])
+            wild = tag == "embedding" and len(sent) > 40
+            return await send(to, tag, {name: tensor * 1e30 for name, tensor in tensors.items()} if wild else tensors)
+
+        net.send = forges
     return await train_at_site(site, config, net, **asked)
 
 
@@ -109,20 +114,18 @@ def kept(house, name="bank"):
     return house / "kits" / name / "runs"
 
 
-@pytest.mark.parametrize("how", ["full_disk", "killed"])
-def test_a_party_that_does_not_save_its_part(house, train, how):
-    result = train(fails=how)
+def test_a_party_that_does_not_save_its_part(house, train):
+    result = train(fails="full_disk")
     assert result.exit_code == 2, result.output
     assert "party 'shop' trained until the end but did not save its part of the model" in result.stderr
     assert "then train with --resume" in result.stderr
-    if how == "full_disk":
-        assert re.search(r"'shop' ended with StorageError: \S+/kits/shop/runs/\S+: cannot be written", result.stderr)
+    assert re.search(r"'shop' ended with StorageError: \S+/kits/shop/runs/\S+: cannot be written", result.stderr)
     record = read_json(kept(house) / "record.json")
     assert (record["status"], "'shop' trained until the end" in record["error"]) == ("failed", True)
     assert set(ModelSummary.load(kept(house) / "model.json").parts) == {"bank", "clinic"}
-    report = CliRunner().invoke(app, ["report", str(house), "--out", str(house / how), "--no-model"])
+    report = CliRunner().invoke(app, ["report", str(house), "--out", str(house / "report"), "--no-model"])
     assert report.exit_code == 0, report.output
-    assert "shop&#39; trained until the end but did not save" in (house / how / "index.html").read_text()
+    assert "shop&#39; trained until the end but did not save" in (house / "report" / "index.html").read_text()
 
     result = train("--resume")
     assert result.exit_code == 0, result.output
@@ -144,6 +147,20 @@ def test_a_party_that_leaves(house, train):
     assert 'train.require = "all", and only 2 of 3 parties took part in at least half of the epochs' in result.stderr
     assert "'shop' missed 4 of 6 epochs and did not save its part of the model" in result.stderr
     assert read_json(kept(house) / "record.json")["status"] == "failed"
-    result = train("--resume", "--set", "train.require=2")
+
+
+@pytest.mark.filterwarnings("default::anyparty.errors.AnypartyWarning")
+def test_a_party_that_sends_huge_numbers_is_dropped_or_ends_the_run(house, train):
+    result = train("--set", "train.extreme=drop", fails="forges")
     assert result.exit_code == 0, result.output
-    assert "party 'shop' took no part in" in result.stderr
+    assert "party 'shop' took no part in 5 of 6 epochs" in result.stderr
+    record = read_json(kept(house) / "record.json")
+    assert record["status"] == "done"
+    away = [epoch.get("absent", {}).get("shop", "") for epoch in record["history"]]
+    assert not away[0]
+    assert "message 'embedding' from 'shop' to 'bank' at stage 'train', epoch" in away[-1]
+    assert ", the bound for messages of this party is" in away[-1]
+    assert not any("back" in epoch for epoch in record["history"])
+    result = train("--again", "--set", "train.extreme=stop", fails="forges")
+    assert result.exit_code == 2, result.output
+    assert re.search(r"ExtremeMessage.*message 'embedding' from 'shop' to 'bank' at stage 'train'", result.stderr)

@@ -23,12 +23,14 @@ def lines():
     return [line for kind, text in BLOCKS if kind == "console" for line in text.splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize("line", [line for line in lines() if line.startswith("anyparty ")])
-def test_commands_parse(line):
-    command, words = typer.main.get_command(commands), shlex.split(line, comments=True)[1:]
-    while hasattr(command, "commands"):
-        command = command.commands[words.pop(0)]
-    command.make_context("anyparty", words, resilient_parsing=False)
+def test_commands_parse():
+    given = [line for line in lines() if line.startswith("anyparty ")]
+    assert given
+    for line in given:
+        command, words = typer.main.get_command(commands), shlex.split(line, comments=True)[1:]
+        while hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        command.make_context("anyparty", words, resilient_parsing=False)
 
 
 def test_the_request_and_answer_are_valid(run):
