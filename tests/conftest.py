@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from anyparty.api.federation import Federation
 from anyparty.artifacts.record import place_of
 from anyparty.cli.app import app
+from tests.sentences.snapshots import Sentences
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # also for background jobs of a shell and their child processes
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -102,6 +103,17 @@ def call(monkeypatch: pytest.MonkeyPatch) -> Call:
     """Return a function that calls the command line and returns the exit code, stdout and stderr."""
     monkeypatch.setenv("COLUMNS", "200")
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--renew-sentences", action="store_true", help="write the files of tests/sentences anew")
+
+
+@pytest.fixture
+def sentences(request: pytest.FixtureRequest, tmp_path: Path) -> Sentences:
+    """Compare the sentences of errors with the files in tests/sentences."""
+    places = {str(tmp_path): "FOLDER", str(Path(__file__).parents[1]): "REPOSITORY"}
+    return Sentences(places, renew=request.config.getoption("--renew-sentences"))
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@
     AnypartyWarning (UserWarning)   a possible mistake that does not stop the run
 
 The text of an error names the party, the file, the column or the step, the expected and the found value, and the
-remedy.
+remedy. The attributes ``code``, ``setting``, ``party`` and ``file`` are for programs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,21 @@ LISTED = 40  # maximum number of names in an error message
 
 
 class AnypartyError(Exception):
-    """The base class of all anyparty errors."""
+    """The base class of all anyparty errors.
+
+    Programs should read the attributes instead of the message, because sentences change. An attribute is "" if the
+    error has no such place.
+
+    Attributes:
+        code: a short name of the mistake, such as "unknown-setting", if the class of the error does not say it.
+        setting: the setting or argument that caused the error, such as "train.epochs".
+        party: the party whose table, message or absence caused the error.
+        file: the file or folder that caused the error.
+    """
+
+    def __init__(self, *args: object, code: str = "", setting: str = "", party: str = "", file: str = "") -> None:
+        super().__init__(*args)
+        self.code, self.setting, self.party, self.file = code, setting, party, file
 
 
 class UserError(AnypartyError, ValueError):
@@ -118,8 +132,8 @@ class PartyLost(RunError):  # noqa: N818 - also an event that methods handle
     """A party left, or did not answer in time."""
 
     def __init__(self, party: str, why: str) -> None:
-        super().__init__(f"party {party!r} is gone: {why}")
-        self.party, self.why = party, why
+        super().__init__(f"party {party!r} is gone: {why}", party=party)
+        self.why = why
 
 
 class Incomplete(RunError):  # noqa: N818 - named after the state of the training
@@ -144,6 +158,24 @@ class Stopped(RunError):  # noqa: N818 - a request, not a failure
 
 class AnypartyWarning(UserWarning):
     """A possible mistake that does not stop the run."""
+
+
+@contextmanager
+def locating(*, setting: str = "", party: str = "", file: str = "") -> Iterator[None]:
+    """Set the attributes of anyparty errors that a ``with`` block raises without them.
+
+    >>> try:
+    ...     with locating(party="bank"):
+    ...         raise TableError("there is no column 'age'")
+    ... except TableError as error:
+    ...     error.party
+    'bank'
+    """
+    try:
+        yield
+    except AnypartyError as error:
+        error.setting, error.party, error.file = error.setting or setting, error.party or party, error.file or file
+        raise
 
 
 EXTRAS = {

@@ -247,7 +247,6 @@ def subjects(cases: Iterable[str]) -> list[str]:
 def refused(call: Callable[[], Any], argument: str, case: str) -> None:
     with pytest.raises(AnypartyError) as caught:
         call()
-        pytest.fail(f"{case}: no error")
     assert argument in str(caught.value), case
     assert len(str(caught.value)) < 1000, case
 

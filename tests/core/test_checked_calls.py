@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -11,7 +12,8 @@ import polars as pl
 import pytest
 
 from anyparty.core.declared_types import checked
-from anyparty.errors import ConfigError, PredictionError
+from anyparty.errors import PredictionError
+from tests.sentences.snapshots import Sentences
 
 
 @checked()
@@ -31,41 +33,19 @@ def call(
     return {"n": n, "names": names, "one": one, "tables": tables, "rows": rows, "more": more}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"n": "1"}, "n: expected a whole number, got '1'"),
-        ({"n": True}, "n: expected a whole number, got True"),
-        ({"n": 1.5}, "n: expected a whole number, got 1.5"),
-        ({"n": None}, "n: expected a whole number, got None"),
-        ({"share": "a"}, "share: expected a number, got 'a'"),
-        ({"share": True}, "share: expected a number, got True"),
-        ({"names": "bank"}, "names: expected a list of names, such as ['bank'], got 'bank'"),
-        ({"names": ["bank", 0]}, "names[1]: expected text, got 0"),
-        ({"names": 0}, "names: expected a list of names, got 0"),
-        ({"names": {"bank": 1}}, "names: expected a list of names, got {'bank': 1}"),
-        ({"names": b"bank"}, "names: expected a list of names, got a value of type bytes"),
-        ({"one": 0}, "one: expected text, a list of names or a dict, got 0"),
-        ({"one": None}, "one: expected text, a list of names or a dict, got None"),
-        ({"one": {"bank": 0}}, "one['bank']: expected text or a list of names, got 0"),
-        ({"one": {"bank": ["a", None]}}, "one['bank'][1]: expected text, got None"),
-        ({"tables": {0: 1}}, "tables: expected text as a key, got 0"),
-        ({"tables": {None: 1}}, "tables: expected text as a key, got None"),
-        ({"tables": [1]}, "tables: expected a dict, got [1]"),
-        ({"types": {"shop": "numeric"}}, "types['shop']: expected a dict, got 'numeric'"),
-        ({"types": {"shop": {"a": 1}}}, "types['shop']['a']: expected text, got 1"),
-        ({"types": {"shop": {1: "numeric"}}}, "types['shop']: expected text as a key, got 1"),
-        ({"mode": "c"}, "mode: expected 'a' or 'b', got 'c'"),
-        ({"make": 3}, "make: expected a function, got 3"),
-        ({"series": [1]}, "series: expected a Series, got [1]"),
-        ({"names": list(range(100))}, "names[0]: expected text, got 0"),
-        ({"n": pl.DataFrame({"secret": [1234]})}, "n: expected a whole number, got a value of type DataFrame"),
-    ],
+WRONG: tuple[dict[str, Any], ...] = (
+    {"n": "1"}, {"n": True}, {"n": 1.5}, {"n": None}, {"share": "a"}, {"share": True}, {"names": "bank"},
+    {"names": ["bank", 0]}, {"names": 0}, {"names": {"bank": 1}}, {"names": b"bank"}, {"one": 0}, {"one": None},
+    {"one": {"bank": 0}}, {"one": {"bank": ["a", None]}}, {"tables": {0: 1}}, {"tables": {None: 1}}, {"tables": [1]},
+    {"types": {"shop": "numeric"}}, {"types": {"shop": {"a": 1}}}, {"types": {"shop": {1: "numeric"}}}, {"mode": "c"},
+    {"make": 3}, {"series": [1]}, {"names": list(range(100))}, {"n": pl.DataFrame({"secret": [1234]})},
 )  # fmt: skip
-def test_a_wrong_argument_is_named(arguments: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError) as found:
-        call(**arguments)
-    assert str(found.value) == sentence
+
+
+def test_a_wrong_argument_is_named(sentences: Sentences) -> None:
+    calls = {" ".join(str(arguments).split()): partial(call, **arguments) for arguments in WRONG}
+    assert len(calls) == len(WRONG)
+    sentences.check("arguments", calls)
 
 
 def test_arguments_are_passed_on() -> None:

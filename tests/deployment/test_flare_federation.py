@@ -3,7 +3,6 @@
 The parts below run in the parties' own processes, which find them by ``PYTHONPATH``.
 """
 
-import asyncio
 import os
 import re
 import signal
@@ -30,7 +29,7 @@ from anyparty.deployment.flare.provisioning import write_site_files
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.deployment.flare.site_process import environment, site_command
 from anyparty.deployment.site.policy import encoder_at, method_at
-from anyparty.errors import ConfigError, MessageError, PartyLost, RunError, StorageError, TableError
+from anyparty.errors import ConfigError, PartyLost, RunError, StorageError, TableError
 from anyparty.methods.method_registry import method
 from anyparty.networks.encoders import MLP
 

@@ -11,7 +11,7 @@ from anyparty.config.schema import Config, RunSettings, superseded
 from anyparty.config.user_code import AllowedCode, allowing
 from anyparty.core.storage import read_bytes, user_path
 from anyparty.core.types import of_python
-from anyparty.errors import ConfigError
+from anyparty.errors import ConfigError, locating
 from anyparty.tables.readers import located
 
 OTHER = {"name": "factory", "factory": "name"}  # a method has only one of these keys, so setting one removes the other
@@ -39,16 +39,20 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
         content = (read_bytes(path) if received else path.read_bytes()).decode("utf-8-sig")  # a mark of some editors
         values = of_python(tomllib.loads(content.replace("\r\n", "\n").replace("\r", "\n")))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such settings file; `anyparty demo` writes one to start from") from None
+        raise ConfigError(f"{path}: no such settings file; `anyparty demo` writes one to start from", code="no-file",
+                          file=str(path)) from None  # fmt: skip
     except OSError as error:
         what = "is a folder; name a settings file in it" if path.is_dir() else f"cannot be read: {error.strerror}"
-        raise ConfigError(f"{path} {what}") from None
+        raise ConfigError(f"{path} {what}", file=str(path)) from None
     except RecursionError:
-        raise ConfigError(f"{path}: values are nested too deeply for settings; copy the file again") from None
+        raise ConfigError(f"{path}: values are nested too deeply for settings; copy the file again",
+                          file=str(path)) from None  # fmt: skip
     except ValueError as error:  # not TOML, not UTF-8, or a number with too many digits
         twice = "; a party's name may stand only once" if "Cannot declare" in str(error) else ""
-        raise ConfigError(f"{path}: this is not TOML: {error}{twice}{_backslash(error)}") from None
-    config = from_values(values, changes, source=str(path), folder=path.parent)
+        raise ConfigError(f"{path}: this is not TOML: {error}{twice}{_backslash(error)}", code="not-toml",
+                          file=str(path)) from None  # fmt: skip
+    with locating(file=str(path)):
+        config = from_values(values, changes, source=str(path), folder=path.parent)
     return config.allowing(allowing(allow_code, str(path)) if received else AllowedCode(everything=True))
 
 
@@ -109,7 +113,7 @@ def _parsed(change: str) -> tuple[list[str], Any]:
     """Split the argument ``a.b=value`` of ``--set`` into the path of the key, ``["a", "b"]``, and the value."""
     where, equals, text = change.partition("=")
     if not equals or not where.strip():
-        raise ConfigError(f"--set {change}: write it as group.key=value, for example train.epochs=5")
+        raise ConfigError(f"--set {change}: write it as group.key=value, for example train.epochs=5", setting=change)
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -135,7 +139,8 @@ def _apply(values: dict[str, Any], change: str, where: Sequence[str], value: Any
     for group in groups:
         values = values.setdefault(group, {})
         if not isinstance(values, dict):
-            raise ConfigError(f"--set {change}: {group!r} is a value, not a group of settings")
+            raise ConfigError(f"--set {change}: {group!r} is a value, not a group of settings",
+                              setting=".".join(where))  # fmt: skip
     values[key] = value
 
 

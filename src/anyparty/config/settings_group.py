@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, time
 from functools import reduce
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -45,22 +45,33 @@ class Settings(StrictBooleans, BaseModel):
         try:
             return cls.model_validate(of_python(dict(values)))
         except ValidationError as error:
-            raise ConfigError(f"{source}: {_explain(error, cls, values)}") from None
+            problems = _problems(error, cls, values)
+            raise ConfigError(
+                f"{source}: {reduce(continued, (each.sentence for each in problems))}", code=problems[0].code,
+                setting=problems[0].setting,
+            ) from None  # fmt: skip
 
 
-def _explain(error: ValidationError, model: type[BaseModel], values: Mapping[str, Any]) -> str:
-    """Describe pydantic's errors in one sentence, and suggest the most similar key for each unknown key.
+class _Problem(NamedTuple):
+    code: str
+    setting: str
+    sentence: str
+
+
+def _problems(error: ValidationError, model: type[BaseModel], values: Mapping[str, Any]) -> list[_Problem]:
+    """Describe each of pydantic's errors in a sentence, and suggest the most similar key for each unknown key.
 
     If a setting accepts several types, pydantic reports one error for each of them. Only the errors deepest inside the
     value are described. For a list with a wrong item, for example, the error is about the item, and does not say that
     a number is also accepted in place of the list.
     """
-    problems, wrong = list[str](), dict[str, list[Any]]()
+    problems, wrong = list[_Problem](), dict[str, list[Any]]()
     for found in error.errors(include_url=False):
         if found["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
             where = ".".join(map(str, found["loc"]))
             known, key = _known(model, found["loc"][:-1]), str(found["loc"][-1])
-            problems.append(f"no setting {where!r}{_elsewhere(model, key) or nearest(key, known)}")
+            sentence = f"no setting {where!r}{_elsewhere(model, key) or nearest(key, known)}"
+            problems.append(_Problem("unknown-setting", where, sentence))
         else:
             place = place_of(values, found["loc"])[0] if found["type"] != "missing" else found["loc"]
             wrong.setdefault(".".join(map(str, place)) or "settings", []).append(found)
@@ -72,8 +83,10 @@ def _explain(error: ValidationError, model: type[BaseModel], values: Mapping[str
             message = f"expected {alternatives(map(expected, each))}"
         message = message.removeprefix(f"{where.rpartition('.')[2]}: ")
         value = each[0]["input"]
-        problems.append(f"{where}: {message}" + ("" if isinstance(value, dict) else f", got {value!r}"))
-    return reduce(continued, problems)
+        known = isinstance(value, dict) or message.endswith("?")  # a question repeats the value
+        sentence = f"{where}: {message}" + ("" if known else f", got {value!r}")
+        problems.append(_Problem("invalid-value", "" if where == "settings" else where, sentence))
+    return problems
 
 
 def _elsewhere(model: type[BaseModel], key: str) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ParamSpec, cast
 
 import numpy as np
 import polars as pl
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from polars.selectors import by_name
 
 from anyparty.core.display import doing
-from anyparty.errors import TableError, continued, nearest, some
+from anyparty.errors import TableError, continued, locating, nearest, some
 from anyparty.tables import cells, checks, readers
 from anyparty.tables.column_types import KINDS, FeatureColumn, Kind, feature
 from anyparty.tables.csv_file import are_decimal, with_points
@@ -122,6 +122,23 @@ class Table:
         return digest.hexdigest()
 
 
+P = ParamSpec("P")
+
+
+def _with_place(read: Callable[P, Table]) -> Callable[P, Table]:
+    """Set the party and the file of the errors that ``read`` raises."""
+
+    @wraps(read)
+    def read_with_place(*args: P.args, **kwargs: P.kwargs) -> Table:
+        source = args[0] if args else kwargs.get("source")
+        file = str(source) if isinstance(source, str | Path) else ""
+        with locating(party=str(kwargs.get("party", "")), file=file):
+            return read(*args, **kwargs)
+
+    return read_with_place
+
+
+@_with_place
 def read_table(
     source: Source,
     *,
