@@ -83,8 +83,10 @@ def test_rows_follow_the_bytes_of_tokens(tmp_path, with_state):
     assert found["b"].key.tolist() == [int.from_bytes(token[8:16], "little") >> 1 for token in sorted(ids)]
 
 
-@pytest.mark.parametrize("party", ["a", "b", "c"])
-@pytest.mark.parametrize("count", [0, 2, 4, 5, 8, 12, 16, 20, 25])
+@pytest.mark.parametrize(
+    ("party", "count"),
+    [("a", 0), ("b", 2), ("c", 4), ("a", 5), ("b", 8), ("c", 8), ("a", 12), ("b", 16), ("c", 16), ("a", 20), ("b", 25)],
+)
 def test_an_interrupted_alignment_continues(tmp_path, party, count):
     tape = []
     try:

@@ -45,8 +45,13 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("method", slow_but(["laser", "apc", "false-vfl-2", "fedhssl", "vfedtrans"], {"laser", "apc"}))
+PAIRS = [
+    *(("laser", setting) for setting in SETTINGS), ("apc", "meta"), ("apc", "no_grad"), ("false-vfl-2", "float64"),
+    ("false-vfl-2", "meta"), ("fedhssl", "bfloat16"), ("vfedtrans", "inference_mode"), ("vfedtrans", "float64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "setting"), slow_but(PAIRS, lambda pair: pair[0] in {"laser", "apc"}))
 def test_training_and_prediction_are_the_same(tmp_path, method, setting):
     def results(folder):
         model = Federation.from_tables(tables(), label="y").train(method, epochs=1, seed=1)

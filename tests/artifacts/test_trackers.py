@@ -209,17 +209,18 @@ def test_an_unreachable_mlflow_server_is_reported(work, mlflow):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "said", "uri", "server"),
     [
         (ModuleNotFoundError("No module named 'alembic'", name="alembic"),
-         "needs all of MLflow: pip install mlflow (No module named 'alembic'). To train without MLflow, remove"),
-        (OSError("the disk is full\nat page 3"), "cannot be used (the disk is full). To train without"),
-        (OSError("a cause as long as can be, " * 20), "cannot be used (a cause as long as can be, a "),
+         "needs all of MLflow: pip install mlflow (No module named 'alembic'). To train without MLflow, remove",
+         "https://h:1", True),
+        (OSError("the disk is full\nat page 3"), "cannot be used (the disk is full). To train without",
+         "sqlite:///mlflow.db", False),
+        (OSError("the disk is full"), "cannot be used (the disk is full). To train without", "https://h:1", True),
+        (OSError("a cause as long as can be, " * 20), "cannot be used (a cause as long as can be, a ",
+         "environment", True),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize(
-    ("uri", "server"), [("sqlite:///mlflow.db", False), ("https://h:1", True), ("environment", True)]
-)
 def test_an_unusable_mlflow_causes_an_error_with_the_remedy(work, mlflow, monkeypatch, error, said, uri, server):
     def fails(*_, **__):
         raise error

@@ -140,8 +140,9 @@ class TestCase15BalanceProbabilities:
 
 
 class TestCase16ValidationRoundsToNoRow:
-    @pytest.mark.parametrize(("rows", "validation"), [(60, 0.005), (240, 0.001), (30, 0.01), (40, 0.012)])
-    @pytest.mark.parametrize("split", ["random", "stratified"])
+    @pytest.mark.parametrize(
+        ("rows", "validation", "split"), [(60, 0.005, "random"), (240, 0.001, "stratified"), (30, 0.01, "stratified")]
+    )
     def test_a_share_above_0_has_rows(self, rows, validation, split):
         made = federation(tables(rows), split=split)
         model = made.train("laser", epochs=2, seed=1, validation=validation, metric="accuracy", patience=2)

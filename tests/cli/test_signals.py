@@ -79,13 +79,12 @@ def test_a_run_with_a_single_party_can_be_stopped(work: Path) -> None:
     assert (code, said.count("\n")) == (130, 1)
 
 
-@pytest.mark.parametrize("ignoring", [False, True])
 @pytest.mark.slow
-def test_sigterm_is_handled_like_ctrl_c(work: Path, *, ignoring: bool) -> None:
+def test_sigterm_is_handled_like_ctrl_c(work: Path) -> None:
     """Batch systems and containers send SIGTERM, also to background jobs, which ignore Ctrl-C."""
     long = [word.replace("=80", "=100000") for word in LONG]
     code, said = interrupt(["train", "credit.toml", "-q", *long], lambda: epochs(work / "run") >= 1, signal.SIGTERM,
-                           ignoring=ignoring)  # fmt: skip
+                           ignoring=True)  # fmt: skip
     assert (code, said.count("\n")) == (130, 1), said
     assert json.loads((work / "run" / "record.json").read_text(encoding="utf-8"))["status"] == "stopped"
 
@@ -99,7 +98,7 @@ def test_a_stopped_suite_leaves_no_process_behind(tmp_path: Path) -> None:
     def training() -> bool:
         for each in set(psutil.Process().children(recursive=True)) - before:
             with contextlib.suppress(psutil.Error):  # it has ended
-                if "loky" in " ".join(each.cmdline()) and each.cpu_times().user > 3:
+                if "loky" in " ".join(each.cmdline()) and each.cpu_times().user > 2:
                     at_work.add(each)
         return len(at_work) >= 2
 

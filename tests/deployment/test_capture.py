@@ -34,7 +34,7 @@ from anyparty.tables.preprocessing import Prepare
 from anyparty.tables.table import read_table
 from anyparty.training import checkpoint, control_messages
 from anyparty.transport import codec
-from tests.marks import LABEL_HOLDERS, slow_but
+from tests.marks import slow_but
 from tests.report import homes
 from tests.worlds import Wiretap
 
@@ -193,8 +193,16 @@ def honest(secrets, tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore:the labels of party 'clinic' are not used")  # for methods with a single host
-@pytest.mark.parametrize("two_label_holders", LABEL_HOLDERS, ids=["one label holder", "two"])
-@pytest.mark.parametrize("method", slow_but(METHODS, {"laser", "apc", "false-vfl-2"}))
+@pytest.mark.parametrize(
+    ("method", "two_label_holders"),
+    slow_but(
+        [
+            *((name, False) for name in METHODS),
+            *((name, True) for name in ("local", "laser", "fedhssl", "false-vfl-2")),
+        ],
+        {("laser", False), ("apc", False), ("false-vfl-2", False)},
+    ),
+)
 def test_no_message_holds_raw_data(tmp_path, secrets, method, two_label_holders):
     hidden, notes = secrets(tmp_path, method, two_label_holders=two_label_holders)
     tags = [tag for _, _, tag, _ in notes]

@@ -98,9 +98,11 @@ def wait_for_room(line):
 # ---- messages arrive once
 
 
-@pytest.mark.parametrize("rate", RATES)
-@pytest.mark.parametrize("sender", [wait_for_answer, wait_for_room])
-@pytest.mark.parametrize("computes", [False, True])
+@pytest.mark.parametrize(
+    ("rate", "sender", "computes"),
+    [(RATES[0], wait_for_answer, False), (RATES[1], wait_for_room, False), (RATES[2], wait_for_answer, True),
+     (RATES[2], wait_for_room, True)],
+)  # fmt: skip
 def test_a_slow_message_arrives_and_is_sent_once(rate, sender, computes):
     """The receiver waits or computes meanwhile; the sender waits for an answer, or for room to send more."""
     line, message = Line(rate), large(24 if rate == 1e6 else 12)
@@ -151,7 +153,7 @@ def lost_once(*places):
     return lose_envelope
 
 
-@pytest.mark.parametrize("rate", [1e8, *RATES])
+@pytest.mark.parametrize("rate", [1e8, RATES[-1]])
 @pytest.mark.parametrize(("places", "again"), [((4, 7), 8), ((0,), 12), ((11,), 1), (range(12), 12)])
 def test_a_lost_piece_and_all_pieces_after_it_are_sent_again(rate, places, again):
     """It is sent again with all pieces after it, but without those before it."""

@@ -326,11 +326,11 @@ class Stops(Callback):
 
 class TestResuming:
     @pytest.mark.parametrize(
-        ("stage", "epoch"),
-        [("represent", 3), ("share", 0), ("share", 1), ("joint", 0), ("joint", 4), ("teach", 1), ("distil", 2),
-         ("distil", 5), ("classify", 0)],
+        ("stage", "epoch", "parameters"),
+        [("represent", 3, {}), ("share", 0, {}), ("share", 1, {"classify_on": "either"}), ("joint", 0, {}),
+         ("joint", 4, {}), ("teach", 1, {}), ("distil", 2, {}), ("distil", 5, {"classifier": "head"}),
+         ("classify", 0, {}), ("classify", 0, {"classifier": "head"}), ("classify", 0, {"classify_on": "either"})],
     )  # fmt: skip
-    @pytest.mark.parametrize("parameters", [{}, {"classifier": "head"}, {"classify_on": "either"}])
     def test_a_run_resumed_in_any_stage_ends_with_the_same_weights(self, stage, epoch, parameters, tmp_path):
         of = world(K=3, N=50)
         settings = {"epochs": 5, "patience": 2, "keep": "best", "checkpoint_every": 2, **split(50)}

@@ -32,13 +32,11 @@ def test_costs_equal_those_computed_by_hand():
     assert costs.vfedtrans(10, 2, 1) == costs.Cost(rounds=5, bytes_sent=4 * (200 + 6 + 3 + 20 + 10 + 30))
 
 
-@pytest.mark.parametrize(
-    ("aligned", "printed"),
-    [(9500, 9.73), (7000, 7.17), (4500, 4.61), (2000, 2.05), (250, 0.26), (200, 0.20), (150, 0.15), (100, 0.10)],
-)
-def test_costs_of_apc_equal_those_of_the_paper(aligned, printed):
+def test_costs_of_apc_equal_those_of_the_paper():
     """Table 2, without 500 test rows for MIMIC-III and Credit, and with all aligned rows for Breast Cancer."""
-    assert costs.apc(aligned, 256).bytes_sent / MB == pytest.approx(printed, abs=0.005)
+    printed = {9500: 9.73, 7000: 7.17, 4500: 4.61, 2000: 2.05, 250: 0.26, 200: 0.20, 150: 0.15, 100: 0.10}
+    found = {aligned: costs.apc(aligned, 256).bytes_sent / MB for aligned in printed}
+    assert found == pytest.approx(printed, abs=0.005)
 
 
 @pytest.mark.parametrize(

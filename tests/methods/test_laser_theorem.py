@@ -50,13 +50,15 @@ def orders_of(observed, owners):
 class TestUnbiased:
     """The mean of the loss, and of its gradient, over all draws equals the sum over all subsets, (5)."""
 
-    @pytest.mark.parametrize("normalize", [True, False], ids=["normalized", "as in the paper"])
     @pytest.mark.parametrize(
-        "parameters",
-        [{}, {"heads": "labels"}, {"heads": "active"}, {"head_hidden": (4,)}],
-        ids=["every head", "heads at two parties", "one head", "hidden heads"],
-    )
-    @pytest.mark.parametrize("kind", ["classification", "regression"])
+        ("parameters", "normalize", "kind"),
+        [
+            ({}, True, "classification"), ({}, False, "regression"), ({"heads": "labels"}, True, "regression"),
+            ({"heads": "labels"}, False, "classification"), ({"heads": "active"}, True, "classification"),
+            ({"heads": "active"}, False, "regression"), ({"head_hidden": (4,)}, True, "regression"),
+            ({"head_hidden": (4,)}, False, "classification"),
+        ],
+    )  # fmt: skip
     def test_over_all_orders(self, normalize, parameters, kind, monkeypatch):
         of = world(K=4, observed=FOUR, labelers=(0, 3), kind=kind)
         made = method("laser", embedding=5, normalize=normalize, **parameters)

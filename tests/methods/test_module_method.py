@@ -12,6 +12,7 @@ from torch import nn
 
 from anyparty.errors import ConfigError
 from anyparty.methods.split.module_method import PresenceHead, module_method
+from tests.marks import slow_but
 from tests.methods.cases import Case
 from tests.methods.checks import CHECKS
 
@@ -20,7 +21,9 @@ BY_NAME = {"refuses bad parameters", "gradients equal the joint reference"}
 OWN = Case(title="attention", of="attention", own=lambda: module_method(Attention, embedding=5, drop=0.3))
 
 
-@pytest.mark.parametrize("check", sorted(CHECKS.keys() - BY_NAME))
+@pytest.mark.parametrize(
+    "check", slow_but(sorted(CHECKS.keys() - BY_NAME), {"a model is its networks", "unobserved cells do not matter"})
+)
 def test_attention_passes_the_checks_of_methods(check: str, tmp_path: Path) -> None:
     CHECKS[check](OWN, tmp_path)
 

@@ -53,11 +53,12 @@ def plain(x_t, x_d):
 
 
 class TestLossless:
-    @pytest.mark.parametrize("roles", [ALONE, APART])
     @pytest.mark.parametrize(
-        ("m", "n_t", "n_d"), [(300, 3, 5), (256, 1, 1), (512, 4, 2), (10, 2, 3), (4, 3, 5), (1, 2, 2)]
-    )
-    def test_equal_to_the_plain_decomposition(self, roles, m, n_t, n_d):
+        ("m", "n_t", "n_d", "roles"),
+        [(300, 3, 5, ALONE), (300, 3, 5, APART), (256, 1, 1, ALONE), (512, 4, 2, APART), (10, 2, 3, ALONE),
+         (4, 3, 5, APART), (1, 2, 2, ALONE)],
+    )  # fmt: skip
+    def test_equal_to_the_plain_decomposition(self, m, n_t, n_d, roles):
         x_t, x_d = blocks(m, n_t, n_d)
         u = decompose(x_t, x_d, roles)
         assert u.shape == (m, min(m, n_t + n_d))

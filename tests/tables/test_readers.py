@@ -53,8 +53,9 @@ def test_byte_order_mark_windows_lines_blank_lines_and_blanks_around_names(tmp_p
         assert table.columns.to_dict(as_series=False) == {"age": [2.0, 4.0]}
 
 
-@pytest.mark.parametrize("end", ["csv", "csv.gz", "parquet"])
-@pytest.mark.parametrize("name", ["t[1].{}", "[t]1/t.{}", "t?.{}", "t*.{}"])
+@pytest.mark.parametrize(
+    ("name", "end"), [("t[1].{}", "csv"), ("[t]1/t.{}", "csv.gz"), ("t?.{}", "parquet"), ("t*.{}", "csv")]
+)
 def test_a_file_name_like_a_pattern_is_literal(tmp_path, name, end):
     """The folder also holds a file that the pattern would match."""
     for path, id_ in ((tmp_path / name.format(end), "mine"), (tmp_path / "t1" / f"t.{end}", "other")):
@@ -151,7 +152,6 @@ def test_a_blank_first_line(tmp_path, name):
         read(write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content))
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -163,14 +163,16 @@ def test_a_blank_first_line(tmp_path, name):
         ('1,"5 1/2""",x\n4,"5,y\n6,7,z\n', 3),  # a correct inch mark, above a mark that is never closed
     ],
 )
-def test_a_lone_quotation_mark(tmp_path, name, text, line):
+def test_a_lone_quotation_mark(tmp_path, text, line):
     content = b"id,age,town\n" + text.encode()
-    path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
-    with pytest.raises(TableError, match=rf"party 'clinic': .*{name}, line {line}: a quotation mark is not closed, or"):
-        read(path)
+    for name in ("t.csv", "t.csv.gz"):
+        path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
+        with pytest.raises(
+            TableError, match=rf"party 'clinic': .*{name}, line {line}: a quotation mark is not closed, or"
+        ):
+            read(path)
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -184,23 +186,26 @@ def test_a_lone_quotation_mark(tmp_path, name, text, line):
         ('1,2,3\n"4,5",\n', 3),
     ],
 )
-def test_a_row_that_is_cut_short(tmp_path, name, text, line):
+def test_a_row_that_is_cut_short(tmp_path, text, line):
     content = b"id,age,town\n" + text.encode()
-    path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
-    said = rf"party 'clinic': .*{name}, line {line} has [12] of 3 cells, .*: it is cut short"
-    with pytest.raises(TableError, match=said):
-        read(path)
+    for name in ("t.csv", "t.csv.gz"):
+        path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
+        said = rf"party 'clinic': .*{name}, line {line} has [12] of 3 cells, .*: it is cut short"
+        with pytest.raises(TableError, match=said):
+            read(path)
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
 @pytest.mark.parametrize(
     ("text", "line"), [("1,2\n3,4,5\n", 3), ("1,2\r\n\r\n3,4,\r\n", 4), ('1,"two\nlines"\n"3,5",4\n5,6,7\n', 5)]
 )
-def test_a_row_with_too_many_cells(tmp_path, name, text, line):
+def test_a_row_with_too_many_cells(tmp_path, text, line):
     content = b"id,age\n" + text.encode()
-    path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
-    with pytest.raises(TableError, match=rf"party 'clinic': .*{name}, line {line} has 3 cells, where 2 are expected"):
-        read(path)
+    for name in ("t.csv", "t.csv.gz"):
+        path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
+        with pytest.raises(
+            TableError, match=rf"party 'clinic': .*{name}, line {line} has 3 cells, where 2 are expected"
+        ):
+            read(path)
 
 
 def test_a_carriage_return_within_a_name_or_a_cell(tmp_path):

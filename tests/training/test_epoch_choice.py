@@ -10,7 +10,6 @@ from sklearn.metrics import roc_auc_score
 
 from anyparty import Federation
 from anyparty.errors import AnypartyWarning
-from anyparty.methods.method_registry import METHODS
 from anyparty.networks.optimizer import Optimizer
 from anyparty.training.checkpoint import RunPosition
 from anyparty.training.epoch_end import doubts, judge
@@ -119,7 +118,7 @@ def auroc(model, tables):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", ["apc", "false-vfl-1", "laser", "standard"])
 @pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")
 def test_every_metric_keeps_a_network_that_ranks_rows_as_well_as_the_one_that_log_loss_keeps(name):
     tables = rare()

@@ -83,8 +83,8 @@ def _problems(error: ValidationError, model: type[BaseModel], values: Mapping[st
             message = f"expected {alternatives(map(expected, each))}"
         message = message.removeprefix(f"{where.rpartition('.')[2]}: ")
         value = each[0]["input"]
-        known = isinstance(value, dict) or message.endswith("?")  # a question repeats the value
-        sentence = f"{where}: {message}" + ("" if known else f", got {value!r}")
+        named = isinstance(value, dict) or message.endswith("?")  # a question repeats the value
+        sentence = f"{where}: {message}" + ("" if named else f", got {value!r}")
         problems.append(_Problem("invalid-value", "" if where == "settings" else where, sentence))
     return problems
 

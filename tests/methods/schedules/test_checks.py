@@ -49,12 +49,13 @@ ALSO = {
     "adaptive-flex over laser": {"no labels in the batch"},
 }  # fmt: skip
 """Checks of a single step that hold under some schedules; carriers and resuming are in ``test_rounds.py``."""
+QUICK = {"p-bcd over laser", "flex over laser", "vafl over laser"}
 
 
 @pytest.mark.parametrize(
     ("check", "case"),
     [
-        pytest.param(check, case, id=f"{check}-{case.title}")
+        pytest.param(check, case, id=f"{check}-{case.title}", marks=[] if case.title in QUICK else [pytest.mark.slow])
         for case in CASES
         for check in CHECKS
         if check in NAMED | ALSO.get(case.title, set())
