@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from anyparty import Federation, Model
-from tests.marks import slow_but
+from tests.slow_parameters import slow_but
 
 
 @contextmanager

@@ -8,14 +8,14 @@ import pytest
 
 from anyparty.core.types import ChannelWrapper
 from anyparty.errors import PartyLost
-from tests.report import homes
+from tests.report import site_runs
 
 
-def record(site: homes.Site) -> dict:
+def record(site: site_runs.Site) -> dict:
     return json.loads((site.folder / "record.json").read_text(encoding="utf-8"))
 
 
-def sent(site: homes.Site, tag: str) -> int:
+def sent(site: site_runs.Site, tag: str) -> int:
     return sum(row["messages"] for row in record(site)["ledger"] if row["tag"] == tag)
 
 
@@ -38,8 +38,8 @@ class FailingChannel(ChannelWrapper):
 
 
 def test_a_finished_part_is_recorded_as_done(tmp_path):
-    sites = homes.build(tmp_path)
-    homes.play(sites, homes.settings())
+    sites = site_runs.build(tmp_path)
+    site_runs.play(sites, site_runs.settings())
     bank, shop = record(sites["bank"]), record(sites["shop"])
     assert bank["status"] == shop["status"] == "done"
     for shared in ("alignment", "agreed", "parties", "active", "settings", "rows"):
@@ -55,12 +55,14 @@ def test_a_finished_part_is_recorded_as_done(tmp_path):
 
 
 def test_the_record_is_updated_at_every_checkpoint(tmp_path):
-    sites, seen = homes.build(tmp_path), {}
+    sites, seen = site_runs.build(tmp_path), {}
 
     def look(count):
         seen[count] = record(sites["shop"])
 
-    homes.play(sites, homes.settings(epochs=3, checkpoint_every=1), lambda channel: FailingChannel(channel, look=look))
+    site_runs.play(
+        sites, site_runs.settings(epochs=3, checkpoint_every=1), lambda channel: FailingChannel(channel, look=look)
+    )
     tags = {count: {row["tag"]: row["messages"] for row in kept["ledger"]} for count, kept in seen.items()}
     last = max(seen)
     assert seen[last]["status"] == "running"  # what a killed process would leave
@@ -70,9 +72,11 @@ def test_the_record_is_updated_at_every_checkpoint(tmp_path):
 
 
 def test_a_failed_part_records_its_ledger_and_its_error(tmp_path):
-    sites = homes.build(tmp_path)
+    sites = site_runs.build(tmp_path)
     with pytest.raises(PartyLost):
-        homes.play(sites, homes.settings("standard"), lambda channel: FailingChannel(channel, ("shop", "embedding", 4)))
+        site_runs.play(
+            sites, site_runs.settings("standard"), lambda channel: FailingChannel(channel, ("shop", "embedding", 4))
+        )
     shop = record(sites["shop"])
     assert (shop["status"], shop["error"]) == ("failed", "PartyLost: party 'bank' is gone: the line was cut")
     assert sent(sites["shop"], "embedding") == 3  # the fourth was not sent
@@ -80,8 +84,8 @@ def test_a_failed_part_records_its_ledger_and_its_error(tmp_path):
 
 
 def test_a_resumed_run_continues_its_ledger(tmp_path):
-    sites = homes.build(tmp_path)
-    homes.play(sites, homes.settings(epochs=2, checkpoint_every=1))
+    sites = site_runs.build(tmp_path)
+    site_runs.play(sites, site_runs.settings(epochs=2, checkpoint_every=1))
     first, began = sent(sites["shop"], "embedding"), record(sites["shop"])["began"]
     for site in sites.values():
         (site.folder / "checkpoints" / "00-000002.safetensors").unlink()
@@ -90,11 +94,13 @@ def test_a_resumed_run_continues_its_ledger(tmp_path):
     def look(count):
         seen.setdefault(count, record(sites["bank"]))
 
-    homes.play(sites, homes.settings(epochs=2, checkpoint_every=1), lambda c: FailingChannel(c, look=look), resume=True)
+    site_runs.play(
+        sites, site_runs.settings(epochs=2, checkpoint_every=1), lambda c: FailingChannel(c, look=look), resume=True
+    )
     # if this run is killed at once, the record must match the checkpoints exactly
     assert [each["epoch"] for each in seen[1]["history"]] == [1]
     assert [each["epoch"] for each in record(sites["bank"])["history"]] == [1, 2]
     assert sent(sites["shop"], "embedding") > first
     assert record(sites["shop"])["began"] == began
-    homes.play(sites, homes.settings(epochs=2, checkpoint_every=1))
+    site_runs.play(sites, site_runs.settings(epochs=2, checkpoint_every=1))
     assert sent(sites["shop"], "embedding") == first  # a new run has a new ledger

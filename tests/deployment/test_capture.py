@@ -34,8 +34,8 @@ from anyparty.tables.preprocessing import Prepare
 from anyparty.tables.table import read_table
 from anyparty.training import checkpoint, control_messages
 from anyparty.transport import codec
-from tests.marks import slow_but
-from tests.report import homes
+from tests.report import site_runs
+from tests.slow_parameters import slow_but
 from tests.worlds import Wiretap
 
 Note = tuple[str, str, str, dict[str, torch.Tensor]]
@@ -91,7 +91,7 @@ def encodings_of_run(cells: np.ndarray) -> Iterator[tuple[str, bytes]]:
 class Secrets:
     """The values of all sites that must not be sent."""
 
-    def __init__(self, sites: Mapping[str, homes.Site], config: Config, tables: Mapping[str, pl.DataFrame]) -> None:
+    def __init__(self, sites: Mapping[str, site_runs.Site], config: Config, tables: Mapping[str, pl.DataFrame]) -> None:
         self.roster = roster_of(sites["bank"], config)
         self.patterns: dict[bytes, str] = {}
         self.prepared: dict[str, np.ndarray] = {}
@@ -103,7 +103,7 @@ class Secrets:
             self._prepare(name, sites[name])
         self._labels(sites, tables["bank"]["y"])
 
-    def _prepare(self, name: str, site: homes.Site) -> None:
+    def _prepare(self, name: str, site: site_runs.Site) -> None:
         prepare = Prepare.from_json(read_json(site.folder / "parties" / name / "party.json")["prepare"])
         drop = ("y",) if name == "clinic" else ()
         table = read_table(site.table, party=name, id="id", label="y" if name == "bank" else None, drop=drop)
@@ -112,7 +112,7 @@ class Secrets:
             cells = self.prepared[f"{name}'s {column}"] = features[:, c].copy()
             self.patterns |= {code: f"{name}'s {column}: {how}" for how, code in encodings_of_run(cells)}
 
-    def _labels(self, sites: Mapping[str, homes.Site], y: pl.Series) -> None:
+    def _labels(self, sites: Mapping[str, site_runs.Site], y: pl.Series) -> None:
         """Add runs of labels in the order of the table, and of the aligned rows."""
         position = checkpoint.read(sites["bank"].folder / "alignment.safetensors")[0]["position"].numpy()
         table = (y == "repaid").to_numpy()
@@ -177,10 +177,10 @@ def secrets() -> Callable[..., tuple[Secrets, list[Note]]]:
 
     def played(folder, method, **how):
         notes: list[Note] = []
-        config = homes.settings(method, **how)
-        tables = homes.frames()
-        sites = homes.build(folder, tables)
-        for work in (homes.play, homes.predict):
+        config = site_runs.settings(method, **how)
+        tables = site_runs.frames()
+        sites = site_runs.build(folder, tables)
+        for work in (site_runs.play, site_runs.predict):
             work(sites, config, lambda channel: Wiretap(channel, notes))
         return Secrets(sites, config, tables), notes
 
@@ -222,7 +222,7 @@ def test_no_message_holds_raw_data_under_a_schedule(tmp_path, secrets, schedule)
 
 def planted() -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the expected finding and a message that contains it."""
-    tables = homes.frames()
+    tables = site_runs.frames()
     ids, income, y = tables["shop"]["id"], tables["bank"]["income"], tables["bank"]["y"]
     for how, _ in encodings_of_id(ids[0]):
         yield f"id: {how}", bytes_of(b"x" + b"--".join(dict(encodings_of_id(text))[how] for text in ids.head(ENOUGH)))

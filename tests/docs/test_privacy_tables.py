@@ -13,8 +13,8 @@ from anyparty.methods.method_registry import METHODS
 from anyparty.problem.party_view import public
 from anyparty.transport.contract import roles
 from docs import generate_tables
-from tests.marks import LABEL_HOLDERS, slow_but
-from tests.report import homes
+from tests.report import site_runs
+from tests.slow_parameters import LABEL_HOLDERS, slow_but
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "messages.md"
 
@@ -100,18 +100,18 @@ def test_a_page_without_a_table_is_rejected():
 @pytest.mark.parametrize("two_label_holders", LABEL_HOLDERS, ids=["one label holder", "two"])
 @pytest.mark.parametrize("method", slow_but(METHODS, {"laser", "apc", "vfedtrans"}))
 def test_messages_are_those_on_the_page(tmp_path, method, two_label_holders):
-    config, sites = homes.settings(method, two_label_holders=two_label_holders), homes.build(tmp_path)
-    homes.play(sites, config)
-    roster, crossed, said = roster_of(sites["bank"], config), homes.ledger(sites), promised(method)
-    assert {row["sender"] for row in crossed} == set(homes.NAMES)
+    config, sites = site_runs.settings(method, two_label_holders=two_label_holders), site_runs.build(tmp_path)
+    site_runs.play(sites, config)
+    roster, crossed, said = roster_of(sites["bank"], config), site_runs.ledger(sites), promised(method)
+    assert {row["sender"] for row in crossed} == set(site_runs.NAMES)
     seen = found(crossed, roster, said)
     assert not {line for line in said - seen if line[3]}, f"the page promises what no party of a {method} run sent"
     assert two_label_holders == any(row["tag"] == "without-cells" for row in crossed)
     hosts = two_label_holders and any(line[0] == "outputs" for line in said)
     assert hosts == any(row["tag"] == "outputs" for row in crossed) == any(row["tag"] == "labelled" for row in crossed)
-    homes.predict(sites, config)
+    site_runs.predict(sites, config)
     asked = promised(method, "prediction") - promised(method)
-    predicted = homes.ledger(sites, "predictions.json")
+    predicted = site_runs.ledger(sites, "predictions.json")
     assert found(predicted, roster, said | asked) >= asked
     assert not {row["tag"] for row in predicted} & {"gradient", "verdict", "plan"}
 
@@ -119,9 +119,9 @@ def test_messages_are_those_on_the_page(tmp_path, method, two_label_holders):
 @pytest.mark.parametrize("clock", [None, {"real": True, "timeout": 0.02}], ids=["virtual", "real"])
 @pytest.mark.parametrize("schedule", slow_but(SCHEDULES, {"flex", "adaptive-flex", "sync-max"}))
 def test_messages_under_a_schedule_are_those_on_the_page(tmp_path, schedule, clock):
-    config, sites = homes.settings(schedule=schedule, clock=clock), homes.build(tmp_path)
-    homes.play(sites, config)
-    seen = found(homes.ledger(sites), roster_of(sites["bank"], config), promised("laser", "schedules"))
+    config, sites = site_runs.settings(schedule=schedule, clock=clock), site_runs.build(tmp_path)
+    site_runs.play(sites, config)
+    seen = found(site_runs.ledger(sites), roster_of(sites["bank"], config), promised("laser", "schedules"))
     tags = {line[0] for line in seen}
     assert ("snapshot" in tags) != ("gradient" in tags)
     assert {"pace", "rate"} <= tags if schedule == "adaptive-flex" else not {"pace", "rate"} & tags

@@ -15,7 +15,7 @@ from anyparty.methods.one_exchange.distillation import DistillationLoss
 from anyparty.networks.encoders import MLP, Autoencoder, JointAutoencoder
 from anyparty.training.callbacks import Callback
 from tests import worlds
-from tests.methods.once import ADAM, pair, sent, split
+from tests.methods.two_party_data import ADAM, pair, sent, split
 from tests.worlds import Ends, Table, world
 
 SMALL = {"embedding": 6, "active_embedding": 4, "passive_embedding": 5, "joint_hidden": (7,), "student_hidden": (7,)}

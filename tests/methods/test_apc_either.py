@@ -14,8 +14,8 @@ from anyparty.methods.one_exchange import distillation
 from anyparty.methods.one_exchange.apc import Apc
 from anyparty.problem.splits import TRAIN
 from tests import worlds
-from tests.marks import slow_but
-from tests.methods.once import ADAM, pair, split
+from tests.methods.two_party_data import ADAM, pair, split
+from tests.slow_parameters import slow_but
 from tests.worlds import Table, world
 
 SMALL = {"embedding": 6, "active_embedding": 4, "passive_embedding": 5, "joint_hidden": (7,), "student_hidden": (7,)}

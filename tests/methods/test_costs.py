@@ -5,7 +5,7 @@ import pytest
 from anyparty.core import costs
 from anyparty.methods.method_registry import method
 from tests import worlds
-from tests.methods.once import ADAM, helped, pair, sent
+from tests.methods.two_party_data import ADAM, helped, pair, sent
 from tests.worlds import Table
 
 MB = 1e6

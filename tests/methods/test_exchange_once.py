@@ -7,7 +7,7 @@ from anyparty.errors import ConfigError, MessageError
 from anyparty.methods.one_exchange import exchange_once
 from anyparty.methods.one_exchange.apc import Apc
 from tests import worlds
-from tests.methods.once import ADAM, pair
+from tests.methods.two_party_data import ADAM, pair
 from tests.worlds import Table
 
 

@@ -8,9 +8,9 @@ from anyparty.errors import MessageError
 from anyparty.methods.one_exchange import fedsvd
 from anyparty.methods.one_exchange.apc import Apc
 from anyparty.transport import memory
-from tests.methods.once import ADAM, split
 from tests.methods.test_apc import SMALL
 from tests.methods.test_vfedtrans import APART, blocks, decompose
+from tests.methods.two_party_data import ADAM, split
 from tests.worlds import Table, Wiretap, same_bits, train, weights, world
 
 

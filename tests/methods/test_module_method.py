@@ -12,9 +12,9 @@ from torch import nn
 
 from anyparty.errors import ConfigError
 from anyparty.methods.split.module_method import PresenceHead, module_method
-from tests.marks import slow_but
 from tests.methods.cases import Case
 from tests.methods.checks import CHECKS
+from tests.slow_parameters import slow_but
 
 Attention = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "attention.py"))["Attention"]
 BY_NAME = {"refuses bad parameters", "gradients equal the joint reference"}

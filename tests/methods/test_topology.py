@@ -12,7 +12,7 @@ from anyparty.methods.schedules.virtual_clock import VirtualClock
 from anyparty.methods.split.local import Local
 from anyparty.methods.split.plug import Plug
 from anyparty.methods.split.split_method import Split
-from tests.methods.schedules.over import under
+from tests.methods.schedules.scheduled_runs import under
 from tests.worlds import predict, states_of, train, world
 
 ASKED = ("can", "plan")

@@ -14,7 +14,7 @@ from anyparty.methods.one_exchange.vfedtrans import VFedTrans
 from anyparty.networks.encoders import MLP
 from anyparty.transport import memory
 from tests import worlds
-from tests.methods.once import ADAM, helped, pair, sent, split
+from tests.methods.two_party_data import ADAM, helped, pair, sent, split
 from tests.worlds import Ends, Table, Wiretap, world
 
 ALONE = Roles(task="t", data="d", server="t", keys="d")

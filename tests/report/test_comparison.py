@@ -15,20 +15,20 @@ from anyparty.api.runs import evaluate_run
 from anyparty.report import comparison, figures, party_set_scores
 from anyparty.report.recorded_runs import RunScores, find_runs
 from tests.conftest import adopt
-from tests.report import trained
+from tests.report import trained_runs
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[str, Path]:
     """Train two methods with two seeds each, and runs with other settings; tests must not change them."""
-    settings = trained.write(tmp_path_factory.mktemp("several"), trained.FIVE[:2])
+    settings = trained_runs.write(tmp_path_factory.mktemp("several"), trained_runs.FIVE[:2])
     made = {
-        f"{name}-{seed}": trained.train(settings, f"{name}-{seed}", f"method.name={name}", f"train.seed={seed}")
+        f"{name}-{seed}": trained_runs.train(settings, f"{name}-{seed}", f"method.name={name}", f"train.seed={seed}")
         for name in ("laser", "local")
         for seed in (1, 2)
     }
-    made["wide"] = trained.train(settings, "wide", "train.seed=1", "train.test=0.4", "method.name=standard")
-    made["wider"] = trained.train(settings, "wider", "train.seed=1", "method.embedding=9")
+    made["wide"] = trained_runs.train(settings, "wide", "train.seed=1", "train.test=0.4", "method.name=standard")
+    made["wider"] = trained_runs.train(settings, "wider", "train.seed=1", "method.embedding=9")
     return made
 
 
@@ -68,8 +68,8 @@ def test_differences_seed_by_seed(runs):
 
 def test_variants_are_compared_with_own_columns_and_other_pairs_are_folded(runs, tmp_path):
     again = tmp_path / "many"
-    settings = trained.write(again, trained.FIVE[:2])
-    made = [trained.train(settings, name, f"method.name={name}") for name in ("laser", "local", "ensemble")]
+    settings = trained_runs.write(again, trained_runs.FIVE[:2])
+    made = [trained_runs.train(settings, name, f"method.name={name}") for name in ("laser", "local", "ensemble")]
     found, scores = compared(made)
     section = comparison.comparison_section(found, scores)
     assert [row[:2] for row in section.tables[0].rows] == [["laser", "local"], ["ensemble", "local"]]
@@ -194,9 +194,9 @@ def test_other_test_rows_are_marked_and_not_compared(runs):
 
 def test_the_rows_are_compared_and_not_the_settings(runs, tmp_path):
     """The test rows do not depend on dropped columns or on the number of validation rows."""
-    settings = trained.write(tmp_path, trained.FIVE[:2])
+    settings = trained_runs.write(tmp_path, trained_runs.FIVE[:2])
     changes = {"all": [], "ablated": ['parties.shop.drop=["noise"]'], "more": ["train.validation=0.3"]}
-    made = [trained.train(settings, name, "train.seed=1", *words) for name, words in changes.items()]
+    made = [trained_runs.train(settings, name, "train.seed=1", *words) for name, words in changes.items()]
     found, scores = compared(made)
     differences, unlike = comparison.compare_variants(found, scores, "accuracy")
     assert len(differences) == 3
@@ -204,8 +204,8 @@ def test_the_rows_are_compared_and_not_the_settings(runs, tmp_path):
 
 
 def test_f1_of_another_class_is_not_compared(runs, tmp_path):
-    settings = trained.write(tmp_path, trained.FIVE[:2])
-    made = [trained.train(settings, name, f"federation.positive={name}") for name in ("yes", "no")]
+    settings = trained_runs.write(tmp_path, trained_runs.FIVE[:2])
+    made = [trained_runs.train(settings, name, f"federation.positive={name}") for name in ("yes", "no")]
     found = find_runs(made)
     found_f1, unlike = comparison.compare_variants(found, [RunScores.of(run, "f1", model=True) for run in found], "f1")
     assert found_f1 == []
@@ -218,7 +218,7 @@ def test_f1_of_another_class_is_not_compared(runs, tmp_path):
         )
     plain = [
         found[0],
-        *find_runs([trained.train(settings, "plain", "method.embedding=5")]),
+        *find_runs([trained_runs.train(settings, "plain", "method.embedding=5")]),
     ]  # "yes" is the second class
     assert comparison.compare_variants(plain, [RunScores.of(run, "f1", model=True) for run in plain], "f1")[1] == []
 

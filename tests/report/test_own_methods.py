@@ -18,7 +18,7 @@ from anyparty.methods.split.standard import Standard
 from anyparty.report import page, party_set_scores
 from anyparty.report.recorded_runs import find_runs
 from anyparty.report.traffic import declared_messages, undeclared_tags
-from tests.report import trained
+from tests.report import trained_runs
 from tests.report.test_page import Reader
 
 
@@ -42,8 +42,8 @@ ENCODERS = {"shop": nn.Linear}
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Train two own methods, the second with an own network, and two built-in ones; tests must not change the runs."""
-    settings = trained.write(tmp_path_factory.mktemp("own"), trained.FIVE[:2])
-    made = {name: trained.train(settings, name, f"method.name={name}") for name in ("laser", "standard")}
+    settings = trained_runs.write(tmp_path_factory.mktemp("own"), trained_runs.FIVE[:2])
+    made = {name: trained_runs.train(settings, name, f"method.name={name}") for name in ("laser", "standard")}
     federation = Federation.from_config(config.load(settings))
     for name, how in {
         "warm": (WARM, {}),

@@ -37,8 +37,8 @@ from anyparty.report.party_set_scores import PartySetScores, load_with_test_rows
 from anyparty.report.recorded_runs import RunScores, find_runs
 from anyparty.report.traffic import declared_messages, total_traffic
 from tests.conftest import adopt
-from tests.marks import slow_but
-from tests.report import homes, trained
+from tests.report import site_runs, trained_runs
+from tests.slow_parameters import slow_but
 
 SECTIONS = ("sets", "brings", "closer", "training", "crossed", "overlap", "repeat")  # in this order
 FROM_MODEL = {"brings", "closer"}
@@ -113,10 +113,10 @@ def runs(tmp_path_factory) -> dict[str, Path]:
     """Train runs of two, five and twelve parties, and one that is stopped; tests must not change them."""
     folder = tmp_path_factory.mktemp("runs")
     return {
-        "two": trained.train(trained.write(folder / "two", trained.FIVE[:2], kind="number"), "run"),
-        "five": trained.train(trained.write(folder / "five", trained.FIVE, kind="four"), "run"),
-        "twelve": trained.train(trained.write(folder / "twelve", trained.LONG), "run", "train.epochs=2"),
-        "half": trained.train(trained.write(folder / "half", trained.FIVE[:3]), "run", fail_after=3),
+        "two": trained_runs.train(trained_runs.write(folder / "two", trained_runs.FIVE[:2], kind="number"), "run"),
+        "five": trained_runs.train(trained_runs.write(folder / "five", trained_runs.FIVE, kind="four"), "run"),
+        "twelve": trained_runs.train(trained_runs.write(folder / "twelve", trained_runs.LONG), "run", "train.epochs=2"),
+        "half": trained_runs.train(trained_runs.write(folder / "half", trained_runs.FIVE[:3]), "run", fail_after=3),
     }
 
 
@@ -235,7 +235,7 @@ def test_its_numbers_are_those_of_the_records(runs, pages):
 def test_scores_of_sets_of_parties_are_those_of_evaluate(runs, pages):
     shown = pages["five"].table("parties", "accuracy")
     assert len(shown) == 2**5 - 1
-    for parties in (["bank"], ["bank", "clinic", "town"], list(trained.FIVE)):
+    for parties in (["bank"], ["bank", "clinic", "town"], list(trained_runs.FIVE)):
         scores = evaluate_run(runs["five"], parties=parties).overall
         assert scores["coverage"] == 1.0  # the bank has all rows
         assert shown[" + ".join(parties)][0].split()[0] == f"{scores['accuracy']:.3f}"
@@ -335,8 +335,8 @@ def test_a_name_that_misleads_is_rejected(runs, tmp_path, name, advice):
 
 def test_a_metric_that_is_undefined_leaves_a_dash(tmp_path):
     """The AUROC of test rows of a single class is NaN."""
-    settings = trained.write(tmp_path, trained.FIVE[:2])
-    run = trained.train(settings, "run", "train.test=0.03")
+    settings = trained_runs.write(tmp_path, trained_runs.FIVE[:2])
+    run = trained_runs.train(settings, "run", "train.test=0.03")
     of = load_with_test_rows(run)
     assert len(of.y) < 8
     only = of.y == of.y[0]
@@ -396,12 +396,12 @@ def test_the_number_at_the_top_is_the_records_whether_the_model_is_at_hand_or_no
 
 def test_numbers_of_a_small_unit_are_shown(tmp_path):
     """Three decimals would show labels of about 1e-5 as zero."""
-    settings = trained.write(tmp_path, trained.FIVE[:2], kind="number")
+    settings = trained_runs.write(tmp_path, trained_runs.FIVE[:2], kind="number")
     for path in tmp_path.glob("*.csv"):
         frame = pl.read_csv(path)
         if "y" in frame.columns:
             frame.with_columns(pl.col("y") * 1e-5).write_csv(path)
-    run = trained.train(settings, "run")
+    run = trained_runs.train(settings, "run")
     (found,) = find_runs([run])
     scores = RunScores.of(found, model=True)
     rmse = json.loads((run / "record.json").read_text())["evaluation"]["overall"]["rmse"]
@@ -415,7 +415,7 @@ def test_numbers_of_a_small_unit_are_shown(tmp_path):
 
 def test_names_are_shown_whole_and_never_read_as_html(pages):
     shown = pages["twelve"]
-    assert set(trained.LONG) <= shown.table("party", "rows", "rows of no other party").keys()
+    assert set(trained_runs.LONG) <= shown.table("party", "rows", "rows of no other party").keys()
     assert "<district>" not in shown.source
 
 
@@ -430,8 +430,8 @@ def test_a_run_that_stopped_half_way_has_its_epochs_and_its_ledger(runs, pages):
 
 
 def test_a_run_of_sites(tmp_path):
-    sites = homes.build(tmp_path / "homes")
-    homes.play(sites, homes.settings())
+    sites = site_runs.build(tmp_path / "homes")
+    site_runs.play(sites, site_runs.settings())
     shown = read([site.folder for site in sites.values()], tmp_path / "page")
     kept = json.loads((sites["bank"].folder / "record.json").read_text())
     overall = kept["evaluation"]["overall"]
@@ -547,8 +547,8 @@ def test_a_page_stands_where_files_are_damaged(runs, tmp_path, what):
 
 def test_a_run_of_data_frames_names_no_command(tmp_path):
     """A command needs tables in the settings; a run of data frames has none."""
-    trained.write(tmp_path, trained.FIVE[:2])
-    files = {name: tmp_path / f"party{k}.csv" for k, name in enumerate(trained.FIVE[:2])}
+    trained_runs.write(tmp_path, trained_runs.FIVE[:2])
+    files = {name: tmp_path / f"party{k}.csv" for k, name in enumerate(trained_runs.FIVE[:2])}
     frames = {name: pl.read_csv(path) for name, path in files.items()}
     for name, tables in (("frames", frames), ("with space", files)):
         of = Federation.from_tables(tables, id="id", label="y")
@@ -561,9 +561,9 @@ def test_a_run_of_data_frames_names_no_command(tmp_path):
 
 def test_remarks_are_in_the_record_and_on_the_page(tmp_path):
     """Each run records its warnings, though Python shows a warning only once."""
-    trained.write(tmp_path, trained.FIVE[:2])
-    frames = {name: pl.read_csv(tmp_path / f"party{k}.csv") for k, name in enumerate(trained.FIVE[:2])}
-    last = trained.FIVE[1]
+    trained_runs.write(tmp_path, trained_runs.FIVE[:2])
+    frames = {name: pl.read_csv(tmp_path / f"party{k}.csv") for k, name in enumerate(trained_runs.FIVE[:2])}
+    last = trained_runs.FIVE[1]
     frames[last] = frames[last].with_columns(gone=pl.lit(None, dtype=pl.Float64))
     sure = {"unlabelled": "pseudo", "unlabelled_epochs": 1, "sure": 0.999}
     of, said = Federation.from_tables(frames, id="id", label="y"), f"{last!r}, data frame: 'gone' is empty in all"
@@ -580,11 +580,11 @@ def test_remarks_are_in_the_record_and_on_the_page(tmp_path):
 
 
 def test_each_sites_record_has_its_own_remarks(tmp_path):
-    frames = homes.frames()
+    frames = site_runs.frames()
     frames["shop"] = frames["shop"].with_columns(gone=pl.lit(None, dtype=pl.Float64))
-    sites = homes.build(tmp_path / "homes", frames)
+    sites = site_runs.build(tmp_path / "homes", frames)
     with pytest.warns(AnypartyWarning, match="'gone' is empty"):
-        homes.play(sites, homes.settings())
+        site_runs.play(sites, site_runs.settings())
     kept = {name: json.loads((site.folder / "record.json").read_text())["remarks"] for name, site in sites.items()}
     assert [len(remarks) for remarks in kept.values()] == [0, 1, 0]
     assert "'gone' is empty in all" in kept["shop"][0]
@@ -598,7 +598,7 @@ class Mine(Standard):
 
 def test_a_run_of_an_own_method_is_repeated_in_python(tmp_path):
     """Settings cannot make the method, so the page shows a line of Python."""
-    settings, mine = trained.write(tmp_path, trained.FIVE[:2]), Split(rule=Mine(), embedding=4)
+    settings, mine = trained_runs.write(tmp_path, trained_runs.FIVE[:2]), Split(rule=Mine(), embedding=4)
     first = Federation.from_config(config.load(settings)).train(mine, folder=tmp_path / "run")
     (run,) = find_runs([tmp_path / "run"])
     (said,) = sections.reproduce_section(run).text

@@ -9,7 +9,7 @@ from matplotlib.image import imread
 from tools import browser
 
 from anyparty.report import page, party_set_scores
-from tests.report import trained
+from tests.report import trained_runs
 
 pytestmark = [
     pytest.mark.slow,
@@ -23,9 +23,9 @@ OVERFLOW = "return document.documentElement.scrollWidth - document.documentEleme
 def pages(tmp_path_factory) -> dict[str, Path]:
     """Write a page of one run with its model, one from the record only, and one of six runs."""
     folder = tmp_path_factory.mktemp("pages")
-    settings = trained.write(folder / "six", trained.FIVE, kind="four")
+    settings = trained_runs.write(folder / "six", trained_runs.FIVE, kind="four")
     made = [
-        trained.train(settings, f"{name}-{seed}", f"method.name={name}", f"train.seed={seed}", "train.epochs=2")
+        trained_runs.train(settings, f"{name}-{seed}", f"method.name={name}", f"train.seed={seed}", "train.epochs=2")
         for name in ("laser", "local", "ensemble")
         for seed in (0, 1)
     ]

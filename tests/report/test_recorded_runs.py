@@ -11,24 +11,24 @@ from anyparty.errors import ModelError, PartyLost
 from anyparty.report import traffic
 from anyparty.report.recorded_runs import find_runs
 from anyparty.transport.ledger import Flow, Ledger, Tally
-from tests.report import homes
+from tests.report import site_runs
 
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory) -> Path:
     """Make a federation's folder with three kits after a run; tests must not change it."""
     folder = tmp_path_factory.mktemp("house")
-    sites = homes.build(folder / "kits")
+    sites = site_runs.build(folder / "kits")
     for name in sites:
         (folder / "kits" / name / "local").mkdir()
-        own = {"party": name, "active": "bank", "parties": list(homes.NAMES)}
+        own = {"party": name, "active": "bank", "parties": list(site_runs.NAMES)}
         (folder / "kits" / name / "local" / "anyparty.toml").write_text(tomli_w.dumps(own))
     (folder / "kits" / "admin").mkdir()
-    homes.play(sites, homes.settings())
+    site_runs.play(sites, site_runs.settings())
     return folder
 
 
-def records(house: Path, names=homes.NAMES) -> list[Path]:
+def records(house: Path, names=site_runs.NAMES) -> list[Path]:
     return [house / "kits" / name / "runs" / "record.json" for name in names]
 
 
@@ -44,11 +44,11 @@ def change(path: Path, **values) -> None:
 
 def test_a_federations_folder_holds_every_partys_record(house):
     (run,) = find_runs([house])
-    assert (run.status, run.active, run.parties) == ("done", "bank", homes.NAMES)
+    assert (run.status, run.active, run.parties) == ("done", "bank", site_runs.NAMES)
     assert (run.method, run.seed, len(run.history)) == ("laser", 0, 2)
     assert run.evaluation["overall"]["rows"] > 0
     assert run.overlap["rows"] == run.rows
-    assert set(run.tables) == set(run.versions) == set(homes.NAMES)
+    assert set(run.tables) == set(run.versions) == set(site_runs.NAMES)
     assert run.missing == ()
     every = [json.loads(path.read_text())["ledger"] for path in records(house)]
     assert traffic.total_traffic(run.ledger).bytes_sent == sum(row["bytes_sent"] for rows in every for row in rows)
@@ -132,16 +132,16 @@ def test_a_path_without_a_run_is_rejected(tmp_path, what):
 
 
 def test_a_run_that_failed_says_why(tmp_path):
-    sites = homes.build(tmp_path)
+    sites = site_runs.build(tmp_path)
 
-    class Cut(homes.Look):
+    class Cut(site_runs.Look):
         async def send(self, to, tag, tensors):
             if self.me == "bank" and self.count(tag) > 5:
                 raise PartyLost("shop", "the line was cut")
             await self.channel.send(to, tag, tensors)
 
     with pytest.raises(PartyLost):
-        homes.play(sites, homes.settings("standard"), Cut)
+        site_runs.play(sites, site_runs.settings("standard"), Cut)
     (run,) = find_runs([site.folder for site in sites.values()])
     assert run.status == "failed"
     assert "bank: PartyLost: party 'shop' is gone: the line was cut" in run.error

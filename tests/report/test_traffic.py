@@ -5,14 +5,14 @@ import pytest
 from anyparty.api.federation import Federation
 from anyparty.report.recorded_runs import find_runs
 from anyparty.report.traffic import EXCHANGE_HEADERS, FORMULA_HEADERS, compare_with_formulas
-from tests.report import homes, trained
+from tests.report import site_runs, trained_runs
 from tests.report.test_page import Reader, page
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    settings = trained.write(tmp_path_factory.mktemp("costs"), trained.FIVE[:3])
-    return trained.train(settings, "run", "method.name=apc", "method.embedding=4", "method.passive_embedding=5")
+    settings = trained_runs.write(tmp_path_factory.mktemp("costs"), trained_runs.FIVE[:3])
+    return trained_runs.train(settings, "run", "method.name=apc", "method.embedding=4", "method.passive_embedding=5")
 
 
 def test_formulas_beside_messages(run):
@@ -38,8 +38,8 @@ def test_on_the_page_and_in_the_terminal(run, tmp_path, call):
 @pytest.mark.parametrize(("name", "alone"), [("apc", ["shop", "clinic"]), ("standard", []), ("vfedtrans", [])])
 def test_sites_have_the_costs_of_one_process(tmp_path, name, alone):
     """The active party's record suffices for (6); (9) and (10) need the passive parties' records."""
-    sites, settings = homes.build(tmp_path / "homes"), homes.settings(name, test=0.0, validation=0.0)
-    homes.play(sites, settings)
+    sites, settings = site_runs.build(tmp_path / "homes"), site_runs.settings(name, test=0.0, validation=0.0)
+    site_runs.play(sites, settings)
     paths = [site.folder / "record.json" for site in sites.values()]
     (of,) = find_runs(paths)
     found = {each.party: (each.equation, each.rounds, each.bytes_sent) for each in compare_with_formulas(of)}

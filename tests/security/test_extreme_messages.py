@@ -25,9 +25,9 @@ from anyparty.training.party_run import PartyRun, RunHooks
 from anyparty.transport import memory
 from anyparty.transport.contract import FACTOR, FEW, LEAST, MOST, Bounds, ContractChannel
 from tests import worlds
-from tests.marks import slow_but
 from tests.methods.cases import ADAM, CASES
-from tests.methods.schedules.over import SPEEDS, under
+from tests.methods.schedules.scheduled_runs import SPEEDS, under
+from tests.slow_parameters import slow_but
 from tests.transport.test_reliable import CALM, Air, run
 from tests.worlds import Table, Wiretap, world
 

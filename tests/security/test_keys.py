@@ -22,8 +22,8 @@ from anyparty.deployment.flare.preflight import ServerAddress, check_certificate
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.errors import ConfigError
 from tests.conftest import Call, write_tables
-from tests.marks import slow_but
 from tests.ports import free_port
+from tests.slow_parameters import slow_but
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 NAMES = ["bank", "shop", "clinic"]

@@ -10,9 +10,9 @@ from anyparty.api.federation import Federation
 from anyparty.api.model import Model
 from anyparty.artifacts.run_folder import ID_HASHES
 from anyparty.report.page import write
-from tests.marks import slow_but
-from tests.report.homes import build, frames, play, settings
-from tests.security.needles import hashes, in_folder, occurring, raw
+from tests.report.site_runs import build, frames, play, settings
+from tests.security.text_search import hashes, in_folder, occurring, raw
+from tests.slow_parameters import slow_but
 
 METHODS = ("laser", "apc", "vfedtrans", "fedhssl", "false-vfl-1")
 SHORT = {"fedhssl": {"pretrain_epochs": 1}, "false-vfl-1": {"pretrain_epochs": 1, "top": 2, "samples": 2}}

@@ -36,8 +36,8 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from anyparty.deployment.flare import job
 from anyparty.deployment.flare.job import AWAY, GracefulExit, JobOrder, JobOutcome, JobRun, PassiveJobParty
 from anyparty.transport.reliable_endpoint import ReliableEndpoint
-from tests.marks import slow_but
-from tests.security.needles import SHORTEST, in_folder, occurring, raw
+from tests.security.text_search import SHORTEST, in_folder, occurring, raw
+from tests.slow_parameters import slow_but
 
 pytestmark = pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")
 NAMES, ROWS, SHARED = ("bank", "shop", "clinic"), 90, 60

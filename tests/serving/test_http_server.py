@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from anyparty.serving import http_server
 from anyparty.serving.http_server import ConnectionCounter, LimitedServer, limited_protocol, listening_socket
 from anyparty.serving.service_settings import ServiceLimits
-from tests import unhurried
+from tests import controlled_clocks
 
 WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
 PATIENCE_S = 0.2
@@ -60,7 +60,7 @@ async def serving(tls=None, application=app, refused=None, **limits):
 
 def play(work):
     """Run on a clock that advances only while all wait, so that a busy machine causes no timeout."""
-    return unhurried.run(work, unhurried.Waiting)
+    return controlled_clocks.run(work, controlled_clocks.Waiting)
 
 
 async def ended(reader):

@@ -20,7 +20,7 @@ from anyparty.serving.loaded_party import load_party
 from anyparty.serving.peer_group import CircuitBreaker
 from anyparty.serving.responder import serve_at_site
 from anyparty.serving.serving_protocol import NUMBER_KEY, Multiplexer
-from tests import unhurried
+from tests import controlled_clocks
 from tests.deployment.test_site_training import run, settings, trained_again, world
 from tests.serving.trained_parties import LONG_S, SHORT_S, GatedChannel, TrainedParties, responding
 
@@ -69,7 +69,7 @@ def test_a_busy_loop_does_not_count_a_message_in_time_as_late(comes):
 
 def play(work):
     """Run on a clock that stands still while any party computes, so that slow machines change nothing."""
-    return unhurried.run(asyncio.wait_for(work, LONG_S))
+    return controlled_clocks.run(asyncio.wait_for(work, LONG_S))
 
 
 def probabilities_of(answers):

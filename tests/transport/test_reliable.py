@@ -20,7 +20,7 @@ from anyparty.transport.ledger import Flow, Ledger, MeteredChannel, Tally
 from anyparty.transport.reliable_buffers import HELD_MESSAGES, MOST_TAGS, PIECE_BYTES, Envelope
 from anyparty.transport.reliable_endpoint import ReliableEndpoint
 from anyparty.transport.reliable_session import PendingReceive, Session, Timeouts
-from tests.unhurried import Steady
+from tests.controlled_clocks import Steady
 
 QUICK = Timeouts(join_s=0.6, silent_s=0.6, message_s=5, retry_s=0.05, receipt_s=0.02, flush_s=3)
 CALM = replace(QUICK, join_s=20, silent_s=20, message_s=20)  # for tests of other things: machines are noisy

@@ -10,7 +10,7 @@ from anyparty.methods.method import Method
 from anyparty.methods.schedules.virtual_clock import VirtualClock
 from tests.methods.cases import Case
 from tests.methods.checks import CHECKS
-from tests.methods.schedules.over import EVERYBODY, under
+from tests.methods.schedules.scheduled_runs import EVERYBODY, under
 
 CLOCK = VirtualClock(iteration={"a": 2.0}, timeout=6, use={"a": (0.0, 0.4)})  # a makes 3 or 1 iterations, the others 6
 

@@ -12,7 +12,7 @@ from anyparty.methods.schedules.schedule import LocalIterations
 from anyparty.methods.schedules.virtual_clock import VirtualClock
 from anyparty.networks.optimizer import Optimizer
 from tests import worlds
-from tests.methods.schedules.over import LINEAR, under, whole
+from tests.methods.schedules.scheduled_runs import LINEAR, under, whole
 from tests.worlds import SGD, Table
 
 

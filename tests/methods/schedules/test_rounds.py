@@ -19,7 +19,7 @@ from anyparty.networks.modules import RowDropout
 from anyparty.networks.optimizer import Optimizer
 from tests import worlds
 from tests.methods.cases import OwnEncoder
-from tests.methods.schedules.over import ADAM, EVERYBODY, LINEAR, MOMENTUM, SPEEDS, run, under, whole
+from tests.methods.schedules.scheduled_runs import ADAM, EVERYBODY, LINEAR, MOMENTUM, SPEEDS, run, under, whole
 from tests.worlds import SGD, Table, world
 
 ONE = VirtualClock(iteration=6.0, timeout=10, latency=3)

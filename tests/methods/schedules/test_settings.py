@@ -18,7 +18,7 @@ from anyparty.methods.schedules.schedule import LocalIterations
 from anyparty.methods.schedules.vafl import VAFL
 from anyparty.networks.optimizer import Optimizer
 from tests import worlds
-from tests.methods.schedules.over import under
+from tests.methods.schedules.scheduled_runs import under
 from tests.worlds import world
 
 TIMED = """

@@ -8,7 +8,7 @@ from anyparty.errors import ConfigError, PartyLost
 from anyparty.methods.method_registry import method
 from anyparty.methods.schedules.virtual_clock import VirtualClock
 from tests import worlds
-from tests.methods.schedules.over import ADAM, EVERYBODY, LINEAR, run, under, whole
+from tests.methods.schedules.scheduled_runs import ADAM, EVERYBODY, LINEAR, run, under, whole
 from tests.worlds import SGD, Table, world
 
 CLOCK = VirtualClock(

@@ -11,9 +11,9 @@ from anyparty.core.types import Channel, TensorSpec
 from anyparty.errors import ConfigError, MessageError, PartyLost
 from anyparty.methods.schedules.real_clock import RealClock, RoundChannel
 from anyparty.transport import memory
-from tests import unhurried, worlds
-from tests.methods.schedules.over import ADAM, EVERYBODY, run, slowed, under, whole
-from tests.methods.schedules.test_real import Wound
+from tests import controlled_clocks, worlds
+from tests.methods.schedules.scheduled_runs import ADAM, EVERYBODY, run, slowed, under, whole
+from tests.methods.schedules.test_real_clock import Wound
 from tests.worlds import Table
 
 LATE = 0.3  # seconds; much longer than a host waits
@@ -21,7 +21,7 @@ LATE = 0.3  # seconds; much longer than a host waits
 
 @pytest.fixture(autouse=True)
 def _time_stands_while_anybody_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_run", unhurried.run)
+    monkeypatch.setattr(memory, "_run", controlled_clocks.run)
 
 
 def late(party: str, batches: range) -> Table:

@@ -12,16 +12,16 @@ from anyparty.errors import Diverged, PartyLost
 from anyparty.methods.method_registry import method
 from anyparty.methods.schedules.real_clock import RealClock
 from anyparty.transport import memory
-from tests import unhurried, worlds
+from tests import controlled_clocks, worlds
 from tests.methods.cases import OwnEncoder
-from tests.methods.schedules.over import ADAM, run, slowed, under, whole
-from tests.methods.schedules.test_real import Wound
+from tests.methods.schedules.scheduled_runs import ADAM, run, slowed, under, whole
+from tests.methods.schedules.test_real_clock import Wound
 from tests.worlds import Table, World, world
 
 
 @pytest.fixture(autouse=True)
 def _time_stands_while_anybody_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_run", unhurried.run)
+    monkeypatch.setattr(memory, "_run", controlled_clocks.run)
 
 
 def steadily(**pauses: float) -> Table:

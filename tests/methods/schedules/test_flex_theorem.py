@@ -12,7 +12,7 @@ from anyparty.methods.schedules.local_steps import set_rate
 from anyparty.methods.schedules.virtual_clock import VirtualClock
 from anyparty.networks.optimizer import Optimizer
 from tests import worlds
-from tests.methods.schedules.over import MOMENTUM, SPEEDS, under, whole
+from tests.methods.schedules.scheduled_runs import MOMENTUM, SPEEDS, under, whole
 from tests.worlds import SGD, world
 
 TAU = {"a": 10, "b": 5, "c": 2}

@@ -15,7 +15,7 @@ from anyparty.methods.schedules.real_clock import RealClock
 from anyparty.methods.schedules.schedule import SyncMax, SyncMin
 from tests import worlds
 from tests.methods.cases import OwnEncoder
-from tests.methods.schedules.over import ADAM, run, slowed, under, whole
+from tests.methods.schedules.scheduled_runs import ADAM, run, slowed, under, whole
 from tests.worlds import Table
 
 

@@ -24,7 +24,7 @@ from tests.ports import free_port
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
-HERE = "tests.security.test_silent_success_apart"
+HERE = "tests.security.test_incomplete_training_over_flare"
 pytestmark = pytest.mark.net
 SETTINGS = {
     "federation": {"label": "y", "active": "bank"},
