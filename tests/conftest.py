@@ -22,8 +22,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # also for background job
     signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # tensors are tiny: several threads would only wait for each other
 # no deadline, because machines are noisy; the same examples on every run
-settings.register_profile("unhurried", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
+settings.register_profile("no deadline", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no deadline")
 
 SETTINGS = """
 [federation]
