@@ -6,7 +6,6 @@ Reads the folder ANYPARTY_DATA, where credit_default/UCI_Credit_Card.csv.gz must
 import os
 import subprocess
 import sys
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +86,16 @@ def test_commands_train_and_predict_on_credit_data(credit: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.* standard deviations from their mean")  # one payment is far above all others
 @pytest.mark.parametrize(
-    "parties", [set_ for size in (1, 2, 3, 4) for set_ in combinations(PARTIES, size)], ids="-".join
+    "parties",
+    [
+        ("profile",),
+        ("payments",),
+        ("profile", "bills"),
+        ("status", "payments"),
+        ("status", "bills", "payments"),
+        PARTIES,
+    ],
+    ids="-".join,
 )
 def test_any_set_of_parties_can_predict(credit: Path, call: Call, parties: tuple[str, ...]) -> None:
     out = credit / f"{'-'.join(parties)}.parquet"

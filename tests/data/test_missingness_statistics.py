@@ -135,12 +135,3 @@ class TestMNAR:
         high = x[0].mean(axis=1) > 0
         for k in range(1, 12):
             assert stats.pearsonr(drawn.observed[high, 0], x[k][high].mean(axis=1)).pvalue > 1e-4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mechanism", [MCAR(p=0.5), BetaMCAR(), MAR1(), MAR2(), MNAR()], ids=lambda m: m.name)
-def test_a_million_rows(mechanism):
-    rng = np.random.default_rng(0)
-    blocks = [rng.standard_normal((1_000_000, 4), dtype=np.float32) for _ in range(8)]
-    drawn = mechanism.draw(SEEDS, "train", 1_000_000, 8, blocks)
-    assert drawn.observed.any(axis=1).all()

@@ -298,7 +298,7 @@ def test_a_changed_file_is_refused(model, file):
     data[-2] ^= 1
     (model / file).write_bytes(data)
     for load in LOADS.values():
-        with pytest.raises(ModelError, match=f"{Path(file).name}"):
+        with pytest.raises(ModelError, match=f"{Path(file).name}: this is not the file that the model was saved with"):
             load(model)
 
 
