@@ -106,7 +106,7 @@ def call(monkeypatch: pytest.MonkeyPatch) -> Call:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--renew-sentences", action="store_true", help="write the files of tests/sentences anew")
+    parser.addoption("--renew-sentences", action="store_true", help="write the files of tests/sentences again")
 
 
 @pytest.fixture

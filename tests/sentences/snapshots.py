@@ -1,6 +1,6 @@
 """Compare the sentences of errors with the files in this folder.
 
-``pytest --renew-sentences TESTS`` writes the files anew. Read the differences before you commit them.
+``pytest --renew-sentences TESTS`` writes the files again. Read the differences before you commit them.
 """
 
 from __future__ import annotations
