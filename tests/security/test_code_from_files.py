@@ -295,7 +295,10 @@ PARTS = ["model.json", "parties/bank/party.json", "parties/bank/model.safetensor
 @pytest.mark.parametrize("file", PARTS)
 def test_a_changed_file_is_refused(model, file):
     data = bytearray((model / file).read_bytes())
-    data[-2] ^= 1
+    if file.endswith(".json"):
+        data += b"\n"  # still the same JSON: only the hash tells
+    else:
+        data[-2] ^= 1
     (model / file).write_bytes(data)
     for load in LOADS.values():
         with pytest.raises(ModelError, match=f"{Path(file).name}: this is not the file that the model was saved with"):

@@ -240,7 +240,8 @@ def check(
     place, is_key, each = last[0]
     wanted = alternatives(expected(each) for _, _, each in last)
     where = name + "".join(f"[{part!r}]" for part in place[: -1 if is_key else None])
-    raise raises(f"{where}: expected {wanted}{' as a key' * is_key}, got {_shown(each['input'])}", setting=name)
+    raise raises(f"{where}: expected {wanted}{' as a key' * is_key}, got {_shown(each['input'])}",
+                 setting=name.rpartition(": ")[2])  # fmt: skip
 
 
 def alternatives(texts: Iterable[str]) -> str:
