@@ -265,7 +265,7 @@ class Split:
 
     @property
     def predicts_as_split(self) -> bool:
-        """Whether no subclass of a user changes how the method predicts."""
+        """True if no subclass of a user changes how the method predicts."""
         return all(getattr(type(self), name) is getattr(Split, name) for name in ("predict", "own_outputs", "answer"))
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
