@@ -1,5 +1,5 @@
-"""Checks of a user's own methods. The project's own methods pass the same checks."""
+"""Checks of a user's own methods, encoders and missingness mechanisms. The project's own pass the same checks."""
 
-from anyparty.testing.rule_check import check_rule
+from anyparty.testing.rule_check import check_method
 
-__all__ = ["check_rule"]
+__all__ = ["check_method"]

@@ -56,6 +56,7 @@ class ModuleRule(Rule):
         if self.drop:
             kept = observed & (noise["left out"] >= self.drop)
             observed = torch.where(kept.any(dim=1, keepdim=True), kept, observed)
+            h = torch.where(observed.unsqueeze(2), h, 0.0)
         return every_row(host.loss(heads(_joined(h, observed)).squeeze(1), y))
 
     def outputs(self, host: Host, heads: Heads, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,9 +65,11 @@ class ModuleRule(Rule):
 
 
 def _joined(h: Tensor, observed: Tensor) -> Tensor:
-    """Return embeddings [B, K, H] (zero if absent) and presence flags [B, K] side by side: [B, 1, K (H + 1)]."""
-    present = torch.where(observed.unsqueeze(2), h, 0.0).flatten(1)
-    return torch.cat([present, observed.to(h.dtype)], dim=1).unsqueeze(1)
+    """Return embeddings [B, K, H] and presence flags [B, K] side by side: [B, 1, K (H + 1)].
+
+    The module selects embeddings by the flags: a check tries it with numbers in place of absent embeddings.
+    """
+    return torch.cat([h.flatten(1), observed.to(h.dtype)], dim=1).unsqueeze(1)
 
 
 @dataclass(frozen=True)
@@ -101,8 +104,8 @@ def module_method(of: MakeModule, *, embedding: int = 64, drop: float = 0.0, tit
     Args:
         of: a class of modules, or a function that makes a module. The arguments of the class or function are K, the
             number of parties; H, the width of an embedding; and C, the number of outputs (1 for a regression). The
-            module's ``forward(h, observed)`` takes embeddings [B, K, H], zero for absent parties, and a mask [B, K] of
-            the present parties. It returns outputs [B, C].
+            module's ``forward(h, observed)`` takes embeddings [B, K, H], and a mask [B, K] of the present parties, by
+            which it selects embeddings. It returns outputs [B, C].
         embedding: H, the width of an embedding.
         drop: in training, the probability that a present party is left out of a row, so that the module learns to
             answer without it.

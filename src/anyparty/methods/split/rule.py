@@ -226,7 +226,7 @@ class Rule(ABC):
     particular party.
 
     ``losses`` and ``outputs`` compute with tensors alone: without ``item``, ``nonzero``, boolean indexing, ``bool()``
-    of a tensor, random generators, or a shape that depends on data (see ``anyparty.testing.check_rule``).
+    of a tensor, random generators, or a shape that depends on data (see ``anyparty.testing.check_method``).
 
     If a rule limits the number of parties by ``can.most_parties``, ``without_limit`` is the name of a method without
     such a limit, for error messages.
@@ -265,7 +265,8 @@ class Rule(ABC):
         Args:
             host: the host's heads, task and loss: ``host.loss(outputs, y)``.
             heads: the networks: ``heads(u)`` maps inputs [B, M, inputs] to outputs [B, M, C].
-            h: [B, K, H] embeddings, zero where not observed.
+            h: [B, K, H] embeddings. The engine puts zeros where not observed, but a rule selects embeddings by
+                ``observed``, because no check could tell a rule that means these zeros from one without the mask.
             observed: [B, K] bool, the parties that have each row.
             y: [B] labels.
             noise: the random numbers that the plan asks for, by name.
@@ -530,7 +531,7 @@ EARLIER = {"loss": "losses", "copies": "plan", "owners": "plan", "reads": "plan"
            "trains_on": "plan", "sets": "plan", "support": "answer"}  # fmt: skip
 
 
-def check_rule(rule: object) -> None:
+def check_members(rule: object) -> None:
     """Check that an object is a rule without misspelt members and without weights; a built-in rule needs no check.
 
     Raises:

@@ -36,10 +36,11 @@ from anyparty.core.declared_types import of_type
 from anyparty.core.predictions import NO_NUMBER, Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, Roster, Task, finite
-from anyparty.errors import ConfigError, Diverged, PartyLost, some
+from anyparty.errors import ConfigError, Diverged, PartyLost, remark, some
 from anyparty.methods.method import Batch, Count, PartyContext, Stage, State, Step
 from anyparty.methods.split import exchange
 from anyparty.methods.split.exchange import ExchangePart, Gathered, HostOutputs
+from anyparty.methods.split.first_batch import mistakes
 from anyparty.methods.split.joint_steps import JointSteps
 from anyparty.methods.split.rule import (
     HeadPlan,
@@ -48,7 +49,7 @@ from anyparty.methods.split.rule import (
     Rule,
     answer_of,
     batch_loss,
-    check_rule,
+    check_members,
     check_weights,
     is_built_in,
     outputs_of,
@@ -95,7 +96,7 @@ class Split:
     )
 
     def __post_init__(self) -> None:
-        check_rule(self.rule)
+        check_members(self.rule)
         for name, hint in (("embedding", int), ("head_hidden", tuple[int, ...])):
             if (given := getattr(self, name)) is not None or name == "embedding":
                 object.__setattr__(self, name, of_type(hint, given, f"method: {name}"))
@@ -439,8 +440,10 @@ class Split:
                 stack.enter_context(heads.only(use))
                 stack.enter_context(batch.drawing("head draws", seat.me, device=seat.device))
             loss = batch_loss(self.rule, plan, host, heads, batch, h, observed, y, groups)
-        if not batch.number and not is_built_in(self.rule):
+        if not batch.number and (isinstance(heads, ModuleHeads) or not is_built_in(self.rule)):
             check_weights(self.rule)
+            for sentence in mistakes(self.rule, plan, host, heads, batch, h, observed, y, use, loss):
+                remark(f"{sentence}; anyparty.testing.check_method has all checks")
         value = loss.item()
         if not math.isfinite(value):
             raise Diverged(f"the loss is {value} at {batch}: lower the learning rate, or look for extreme "
