@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import anyparty
 from anyparty.cli import demo_data
 from anyparty.methods.split.module_method import module_method
+from anyparty.testing import check_method
 
 
 class Attention(nn.Module):
@@ -32,6 +33,7 @@ class Attention(nn.Module):
 attention = module_method(Attention, embedding=32, drop=0.3)
 
 if __name__ == "__main__":
+    check_method(attention)
     demo_data.write(Path("anyparty-demo"))
     methods = {"attention": attention, "laser": "laser"}
     rich.print(anyparty.compare("anyparty-demo/federation.toml", methods, seeds=2, missing=0.3, test=0.3, epochs=10))

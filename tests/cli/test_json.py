@@ -80,6 +80,7 @@ def test_every_command_that_prints_a_table_has_a_json_option() -> None:
         ["init", "bank.csv", "shop.csv"],
         ["inspect-encoder", "credit.toml", "--epochs", "2", "--every", "1", "--folds", "3"],
         ["methods"],
+        ["check", "torch.nn:Linear"],
         ["doctor"],
     ],
     ids=" ".join,

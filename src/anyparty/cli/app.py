@@ -260,6 +260,30 @@ def methods(
 
 @app.command()
 @with_errors
+def check(
+    names: Annotated[list[str], typer.Argument(metavar="MODULE:NAME...", help="Classes, functions or objects.")],
+    inputs: Annotated[int, typer.Option("--inputs", min=1, help="Number of columns for an encoder's trial.")] = 12,
+    as_json: AsJson = False,
+) -> None:
+    """Check your own methods, encoders or missingness mechanisms for mistakes that training would not show.
+
+    The modules are searched in the current folder and among installed packages, and are run.
+
+    In Python: anyparty.testing.check("module:name").
+    """
+    from anyparty.testing import check as checked_kind
+
+    search_modules_in()
+    console = screen(as_json=as_json)
+    checked = []
+    for name in names:
+        checked.append({"name": name, "kind": checked_kind(name, inputs=inputs)})
+        console.print(f"{name}: this {checked[-1]['kind']} passes all checks.", soft_wrap=True)
+    console.result(lambda: {"checked": checked})
+
+
+@app.command()
+@with_errors
 def demo(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder of its files.")] = Path("anyparty-demo"),
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each method.")] = 5,

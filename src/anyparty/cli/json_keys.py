@@ -115,6 +115,11 @@ JSON_KEYS: Mapping[str, Mapping[str, str]] = {
         "parameters.default": "the default as text, or `required`",
         "parameters.meaning": "the meaning",
     },
+    "check": {
+        "checked": "the objects that pass",
+        "checked.name": "the object, `module:name`",
+        "checked.kind": '"method", "encoder" or "mechanism"',
+    },
     "demo": {"folder": "the folder of the files", "verdicts": "what the table shows, as sentences", **_SCORES},
     "compare": {
         "metric": "the metric",

@@ -221,8 +221,8 @@ def _trial(split: Split, K: int, task: Task, active: str) -> Trial | ConfigError
         y = bits(seeds.number("y"), rows) % task.outputs
     with seeds.drawing("heads"), torch.no_grad():
         heads = split.heads(seat, lead).double().eval()
-        for parameter in heads.parameters():  # a layer may begin with weights of zero, which pass on no gradient
-            parameter += 0.1 * torch.randn_like(parameter)
+        for weights in heads.parameters():  # a layer may begin with weights of zero, which pass on no gradient
+            weights.add_(0.1 * torch.randn_like(weights))
     return Trial(
         rule=split.rule, plan=plan, host=split.host(seat), heads=heads, rows=rows, observed=observed, y=y,
         h=_masked(h, observed), reads=tuple(names.index(name) for name in topology.reads[lead]),
