@@ -18,7 +18,7 @@ from anyparty import config
 from anyparty.api.federation import Federation
 from anyparty.cli import demo_data
 from anyparty.core.seeds import Seeds
-from anyparty.experiments.comparison_run import without_blocks
+from anyparty.experiments.compared_missing import without_blocks
 from anyparty.methods.method_registry import SPLIT
 from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer

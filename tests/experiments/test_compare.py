@@ -26,7 +26,8 @@ from anyparty.core.types import Capabilities
 from anyparty.errors import ConfigError, RunError
 from anyparty.experiments.compare import announcement
 from anyparty.experiments.compared_methods import compared_methods, described_option
-from anyparty.experiments.comparison_run import ComparisonRun, party_sets, score_of, without_blocks
+from anyparty.experiments.compared_missing import without_blocks
+from anyparty.experiments.comparison_run import ComparisonRun, party_sets, score_of
 from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Host, Noise, Rule, every_row
 from anyparty.networks.heads import Heads
 from anyparty.problem.splits import TRAIN

@@ -105,7 +105,10 @@ class Root(Plain):
         (BatchStatistics, "BatchStatistics, encoder: in prediction, the embedding of a row changes if other rows are"),
         (RandomPrediction, "two predictions of the same rows differ: draw random numbers in training alone"),
         (OwnGenerator, "two training steps with the same seed differ: draw random numbers with torch"),
-        (Unregistered, "a new encoder with the saved weights gives other embeddings: hold every weight as nn.Parameter"),
+        (
+            Unregistered,
+            "a new encoder with the saved weights gives other embeddings: hold every weight as nn.Parameter",
+        ),
         (Unused, "no gradient reaches the parameter 'second.weight': use it in forward without detach"),
         (Detached, "its encoder gives no gradient"),
         (DeviceFixed, "it cannot compute on another device .*: make tensors on x.device"),

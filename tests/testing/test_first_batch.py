@@ -43,7 +43,10 @@ def warned(federation, own, **settings):
     ("own", "said"),
     [
         (module_method(MaskIgnored, embedding=4), "the embedding of an absent party changes the losses: select embed"),
-        (module_method(EmbeddingDetached, embedding=4), "the loss has no gradient for the embeddings, so that no encode"),
+        (
+            module_method(EmbeddingDetached, embedding=4),
+            "the loss has no gradient for the embeddings, so that no encode",
+        ),
         (module_method(BatchCentred, embedding=4), "the losses of a row change if other rows are left out: compute"),
         (Split(rule=Detached(), embedding=4), "the loss has no gradient for the embeddings"),
         (Split(rule=BatchMean(), embedding=4), "the losses of a row change if other rows are left out"),

@@ -182,10 +182,16 @@ class NoRows(Mean):
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        (BatchMean(), r"BatchMean, losses \(test_mistakes.py, line \d+\): the losses of a row change if other rows are left out .* take "
-         "no mean over rows"),
+        (
+            BatchMean(),
+            (r"BatchMean, losses \(test_mistakes.py, line \d+\): the losses of a row change if other rows are left out .* take "
+            "no mean over rows"),
+        ),
         (ClassWeights(), "the losses of a row change with the labels of other rows, also of rows without a label"),
-        (FirstIsActive(), "losses .*: the losses change if the parties change places .*: find the active party by host"),
+        (
+            FirstIsActive(),
+            "losses .*: the losses change if the parties change places .*: find the active party by host",
+        ),
         (ThreeInPlan(), "plan: fails with 1 party: .* take the number of parties from roster.K"),
         (BatchStatistics(), "the losses of a row change if other rows are left out"),
         (Neighbour(), "the loss of a row has a gradient for another row's embeddings"),
@@ -215,7 +221,6 @@ class NoRows(Mean):
 def test_a_mistake_is_named(rule, said):
     with pytest.raises(ConfigError, match=said):
         check_method(rule)
-
 
 
 class ModuleMean(nn.Module):
@@ -268,8 +273,8 @@ class TypeFixed(ModuleMean):
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        (MaskIgnored, r"MaskIgnored, losses \(test_mistakes.py, line \d+\): the embedding of an absent party changes "
-         "the losses .*: select embeddings by observed, as torch.where"),
+        (MaskIgnored, (r"MaskIgnored, losses \(test_mistakes.py, line \d+\): the embedding of an absent party changes "
+         "the losses .*: select embeddings by observed, as torch.where")),
         (EmbeddingDetached, "no loss has a gradient for the embeddings of a, b, c, .*: use h without detach"),
         (BatchCentred, "the losses of a row change if other rows are left out .* take no mean over rows"),
         (OwnDropout, "two calls with equal arguments give different losses .*: take random numbers from noise"),

@@ -257,18 +257,21 @@ def check_parts(split: Mapping[str, Any]) -> None:
             raise ConfigError(f"split: expected ids for {part!r}, got {nested[0]!r} in their list")
 
 
-def optimizers(given: Any, scheduler: Any, config: Config, roster: Roster) -> dict[str, Optimizer]:
+def optimizers(
+    given: Any, scheduler: Any, config: Config, roster: Roster, clip: float | None = None
+) -> dict[str, Optimizer]:  # fmt: skip
     """Return, for each party, the optimizer that replaces the optimizer of the settings.
 
-    ``given`` and ``scheduler`` are the arguments ``optimizer`` and ``scheduler`` of ``Federation.train``.
+    ``given``, ``scheduler`` and ``clip`` are the arguments ``optimizer``, ``scheduler`` and ``clip`` of
+    ``Federation.train``.
 
     Raises:
         ConfigError: a party is unknown, a value has the wrong type, or a value is a function although the settings have
             a schedule, which sets the learning rates.
     """
     each = by_party(given, roster, "optimizer")
-    names = roster.names if scheduler is not None else tuple(each)
-    found = {name: optimizer_from(each.get(name), scheduler, config.optimizer_of(name), name) for name in names}
+    names = roster.names if scheduler is not None or clip is not None else tuple(each)
+    found = {name: optimizer_from(each.get(name), scheduler, config.optimizer_of(name), name, clip) for name in names}
     if config.schedule is not None and any(isinstance(one, CustomOptimizer) for one in found.values()):
         raise ConfigError(f"optimizer and scheduler: a function cannot be used with schedule = "
                           f"{config.schedule.name!r}, which sets the rates; give Optimizer(lr=...)")  # fmt: skip

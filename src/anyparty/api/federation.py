@@ -49,6 +49,7 @@ from anyparty.tables.target import check_kind
 
 if TYPE_CHECKING:
     from anyparty.api.model import Model
+    from anyparty.artifacts.trackers import TrackFunction
     from anyparty.config import Config, TrainSettings
     from anyparty.config.schema import TrainOptions
     from anyparty.methods.method import Method
@@ -428,7 +429,8 @@ class Federation:
     # Training
 
     @usual_torch()
-    @checked(by_hand=("method", "watch", "encoder", "optimizer", "schedule", "scheduler", "loss", "folder"))
+    @checked(by_hand=("method", "watch", "track", "encoder", "optimizer", "schedule", "scheduler", "loss",
+                      "folder"))  # fmt: skip
     def train(
         self,
         method: str | Method | None = None,
@@ -437,6 +439,7 @@ class Federation:
         encoder: Factory | Mapping[str, Factory] | None = None,
         optimizer: OptimizerOption | Mapping[str, OptimizerOption] | None = None,
         scheduler: MakeScheduler | None = None,
+        clip: float | None = None,
         loss: Loss | None = None,
         schedule: str | Mapping[str, Any] | None = None,
         clock: Mapping[str, Any] | None = None,
@@ -444,6 +447,7 @@ class Federation:
         folder: Path | str | None = None,
         resume: bool = False,
         watch: Callback | None = None,
+        track: str | TrackFunction | Callback | Sequence[Any] | None = None,
         progress: bool = False,
         **settings: Unpack[TrainOptions],
     ) -> Model:
@@ -458,7 +462,11 @@ class Federation:
             optimizer: the optimizer of a party's networks, one for all parties or by party: an ``Optimizer``, its name,
                 or a function such as ``lambda parameters: torch.optim.RMSprop(parameters, lr=0.01)``.
             scheduler: a function such as ``lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)``; the
-                scheduler takes one step per epoch, and the learning rate may depend only on the epoch.
+                scheduler takes one step per epoch, and the learning rate may depend only on the epoch.  A function of
+                (optimizer, steps), such as ``lambda optimizer, steps: OneCycleLR(optimizer, 0.01, total_steps=steps)``,
+                gets the number of steps of the training, and its scheduler takes one step per batch.
+            clip: the largest norm of the gradient of a party's encoder, or of a host's heads; a longer gradient is
+                shortened to this norm.
             loss: a function of outputs [n, C] (regression: [n], standardized) and labels [n] that returns the loss of
                 each row [n], or the mean over rows, in place of the cross-entropy or the squared error.
             schedule: the schedule that decides how parties train between two exchanges of messages: a name such as
@@ -471,6 +479,9 @@ class Federation:
             folder: the folder for checkpoints, model and record; ``None`` keeps the model in memory only.
             resume: whether to resume from the folder's checkpoints.
             watch: a callback; its hooks are called during the run.
+            track: "tensorboard", "mlflow" (at MLFLOW_TRACKING_URI), or a function such as ``wandb.init().log``, which
+                gets a dict of the epoch, the loss and the scores after every epoch, and of the test scores at the end;
+                or a list of these.
             progress: whether to show a progress bar.
             settings: training settings: epochs, batch_size, seed, validation, test, patience ... (``TrainSettings``).
 
@@ -485,7 +496,9 @@ class Federation:
         """
         # Imported here, because these modules import torch, which takes seconds.
         from anyparty.api import arguments, training_run  # noqa: PLC0415
+        from anyparty.artifacts import trackers  # noqa: PLC0415
         from anyparty.artifacts.recorder import check_folder  # noqa: PLC0415
+        from anyparty.training.callbacks import CallbackList  # noqa: PLC0415
 
         check_not_forked()
         arguments.check_kinds(method, watch)
@@ -496,6 +509,7 @@ class Federation:
             check_folder(place, resume=resume)
         config = arguments.over(self.config, method, parameters, schedule, clock, settings)
         tables, config = arguments.split_by(split, self.tables, self.roster.active, config)
+        config, functions = trackers.requested(track, config)
         for note in self.overlap.notes:
             remark(note)
         return training_run.train(
@@ -506,11 +520,11 @@ class Federation:
             config,
             method=None if method is None or isinstance(method, str) else method,
             encoders=arguments.encoders(encoder, self.roster),
-            optimizers=arguments.optimizers(optimizer, scheduler, config, self.roster),
+            optimizers=arguments.optimizers(optimizer, scheduler, config, self.roster, clip),
             loss=loss,
             folder=place,
             resume=resume,
-            watch=watch,
+            watch=functions if watch is None else CallbackList([watch, functions]),
             progress=progress,
         )
 

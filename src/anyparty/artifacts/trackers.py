@@ -22,10 +22,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from anyparty.config import Config
 from anyparty.core.storage import read_json, write_json
 from anyparty.errors import ConfigError, ModelError, remark
-from anyparty.training.callbacks import Callback
+from anyparty.training.callbacks import Callback, CallbackList
 
 P = ParamSpec("P")
 T = TypeVar("T", bound="Tracker")
+TrackFunction = Callable[[dict[str, float]], object]
 MOST_LETTERS = 500  # the largest number of characters of a parameter in MLflow
 MOST_OF_A_CAUSE = 200  # the largest number of quoted characters of another package's error message
 UNTRACKED = "To train without MLflow, remove mlflow from [track]"
@@ -54,6 +55,31 @@ def trackers(config: Config, folder: Path | None, *, resume: bool = False) -> li
                    kept=kept, resume=resume)
         )  # fmt: skip
     return found
+
+
+def requested(track: Any, config: Config) -> tuple[Config, CallbackList]:
+    """Return the settings with the trackers that the argument ``track`` of ``train`` names, and those that it holds.
+
+    Raises:
+        ConfigError: a value is neither the name of a tracker nor a function.
+    """
+    named, found = dict[str, Any](), list[Callback]()
+    for each in () if track is None else track if isinstance(track, list | tuple) else (track,):
+        if each == "tensorboard":
+            named["tensorboard"] = True
+        elif each == "mlflow":
+            named["mlflow"] = config.track.mlflow or "environment"
+        elif isinstance(each, Callback):
+            found.append(each)
+        elif callable(each) and not isinstance(each, type):
+            found.append(FunctionTracker(each))
+        else:
+            raise ConfigError(f'track: expected "tensorboard", "mlflow", a function of a dict, such as '
+                              f"wandb.init().log, or a Callback, got {each!r}")  # fmt: skip
+    if named:
+        settings = type(config.track).of(config.track.model_dump() | named, "track")
+        config = config.model_copy(update={"track": settings})
+    return config, CallbackList(found)
 
 
 class Tracker(Callback):
@@ -114,6 +140,24 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
             yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", str(value)
+
+
+class FunctionTracker(Tracker):
+    """A tracker that calls a user's function with a dict of numbers after every epoch, and at the end of the run."""
+
+    def __init__(self, function: TrackFunction) -> None:
+        self.function = function
+
+    @forgiven
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
+        """Pass on the number of the epoch, the loss, the duration and the scores."""
+        self.function({"epoch": record["epoch"], **dict(numbers(record))})
+
+    @forgiven
+    def on_run_end(self, status: str, evaluation: Mapping[str, Any] | None, error: str) -> None:  # noqa: ARG002
+        """Pass on the test scores, if there are any."""
+        if found := dict(scores(evaluation)):
+            self.function(found)
 
 
 class TensorBoard(Tracker):

@@ -25,6 +25,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.errors import ConfigError, RunError, some
 from anyparty.experiments import runner
 from anyparty.experiments.compared_methods import ComparedMethod, check_methods, compared_methods, described_option
+from anyparty.experiments.compared_missing import Label, MissingBlocks, conditions
 from anyparty.experiments.comparison import Comparison
 from anyparty.experiments.comparison_run import ComparisonRun
 from anyparty.experiments.sweep import TUNED, draw_configurations, search_space
@@ -32,13 +33,13 @@ from anyparty.metrics import METRICS, headline
 from anyparty.networks.optimizer import Optimizer
 
 
-@checked(by_hand=("federation", "methods"))
+@checked(by_hand=("federation", "methods", "missing"))
 def compare(
     federation: Federation | Config | Path | str,
     methods: Any,
     *,
     seeds: int | Sequence[int] = 5,
-    missing: float | Sequence[float] = (0.0, 0.3, 0.5),
+    missing: Any = (0.0, 0.3, 0.5),
     metric: str | None = None,
     parameters: Mapping[str, Any] | None = None,
     tune: int = 0,
@@ -60,8 +61,9 @@ def compare(
             user-defined method, a method object, or the rule of a split method. In a mapping, a method may also be a
             name with parameters, such as ``{"name": "laser", "embedding": 32}``.
         seeds: the number n of seeds, which are then 0, 1, ..., n - 1; or a list of seeds.
-        missing: missing rates: probabilities that a party's block of a row is removed, in addition to the blocks that
-            the tables lack.
+        missing: the blocks that are removed, in addition to those that the tables lack: a list of rates, which are
+            probabilities that a party's block of a row is removed; of mechanisms, such as ``MNAR(p=0.7)`` of
+            ``anyparty.data.missingness`` or one of your own; or of pairs ``(training, test)`` of rates or mechanisms.
         metric: the metric of tables and figures; by default accuracy, or RMSE for a regression.
         parameters: parameters such as ``{"embedding": 32}``. A method that is given by name gets only the parameters
             that it has.
@@ -90,13 +92,14 @@ def compare(
     """
     if not isinstance(federation, Federation):
         federation = Federation.from_config(config_of(federation))
-    chosen, rates, drawn = compared_methods(methods, parameters), _rates(missing), _seeds(seeds)
+    chosen, rates, drawn = compared_methods(methods, parameters), conditions(missing), _seeds(seeds)
     _check(federation, chosen, training)
     shown = _metric(federation, metric)
     federation, training = _without_optimizer_object(federation, training)
     if console is not None:
-        console.print(announcement(chosen, rates, drawn, tune), soft_wrap=True)
-    plain = [planned(federation, each, rate, seed, training) for seed in drawn for rate in rates for each in chosen]
+        console.print(announcement(chosen, list(rates), drawn, tune), soft_wrap=True)
+    plain = [planned(federation, each, rate, blocks, seed, training)
+             for seed in drawn for rate, blocks in rates.items() for each in chosen]  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) if folder is None else Path(folder)
         execute = partial(runner.run_all, jobs=jobs, backend=backend, console=console)
@@ -115,12 +118,12 @@ def compare(
     return found
 
 
-def announcement(methods: Sequence[ComparedMethod], rates: Sequence[float], seeds: Sequence[int], tune: int) -> str:
+def announcement(methods: Sequence[ComparedMethod], rates: Sequence[Label], seeds: Sequence[int], tune: int) -> str:
     """Return a sentence with a comparison's methods, missing rates, seeds and number of runs."""
     consecutive = len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
     groups = {
         "method": ", ".join(each.label for each in methods),
-        "missing rate": ", ".join(f"{rate:g}" for rate in rates),
+        "missing rate": ", ".join(f"{rate:g}" if isinstance(rate, float) else rate for rate in rates),
         "seed": f"{seeds[0]} to {seeds[-1]}" if consecutive else ", ".join(map(str, seeds)),
     }
     counts = (len(methods), len(rates), len(seeds))
@@ -128,7 +131,7 @@ def announcement(methods: Sequence[ComparedMethod], rates: Sequence[float], seed
                         for n, (name, values) in zip(counts, groups.items(), strict=True))  # fmt: skip
     searched = _counted(len(methods) * len(rates) * tune, "run")
     search = f", after {searched} that search settings with the first seed" if tune else ""
-    rate = next((rate for rate in rates if rate), None)
+    rate = next((rate for rate in rates if rate and isinstance(rate, float)), None)
     meaning = "" if rate is None else (
         f" At a missing rate of {rate:g}, each party's columns of a row are removed with probability {rate:g}."
     )  # fmt: skip
@@ -140,18 +143,21 @@ def _counted(n: int, name: str) -> str:
 
 
 def planned(
-    federation: Federation, method: ComparedMethod, rate: float, seed: int, training: Mapping[str, Any]
-) -> ComparisonRun:
-    """Return the run of one method, missing rate and seed; the settings of the run determine the result completely."""
+    federation: Federation, method: ComparedMethod, rate: Label, blocks: MissingBlocks, seed: int,
+    training: Mapping[str, Any],
+) -> ComparisonRun:  # fmt: skip
+    """Return the run of one method, condition and seed; the settings of the run determine the result completely."""
     config = federation.config.model_dump(mode="json", exclude={"parties", "run", "track"})
-    settings = {
+    settings: dict[str, Any] = {
         "method": method.described,
         "training": {key: described_option(value) for key, value in training.items() if key != "device"},
         "tables": {name: table.fingerprint for name, table in federation.tables.items()},
         "config": config,
     }
+    if isinstance(rate, str):
+        settings["blocks"] = [described_option(each) for each in (blocks.train, blocks.test)]
     return ComparisonRun(
-        suite="compare", dataset="", method=method.label, seed=seed, missing=rate, settings=settings,
+        suite="compare", dataset="", method=method.label, seed=seed, missing=rate, blocks=blocks, settings=settings,
         federation=federation, compared=method, training=dict(training),
     )  # fmt: skip
 
@@ -159,7 +165,7 @@ def planned(
 def _searched(
     runs: Sequence[ComparisonRun], seed: int, tune: int, space: Mapping[str, Any] | None,
     execute: Callable[[list[ComparisonRun]], runner.SuiteResult],
-) -> dict[tuple[str, float], dict[str, Any]]:  # fmt: skip
+) -> dict[tuple[str, Label], dict[str, Any]]:  # fmt: skip
     """Try configurations with one seed; return, by method and missing rate, the one configuration with the best score.
 
     Raises:
@@ -175,7 +181,7 @@ def _searched(
     first = [run for run in runs if run.seed == seed]
     tried = [replace(run, changes=each, scored=False) for run in first for each in configurations]
     records = execute(tried).records
-    best: dict[tuple[str, float], tuple[float, dict[str, Any]]] = {}
+    best: dict[tuple[str, Label], tuple[float, dict[str, Any]]] = {}
     for run in tried:
         record = records.get(run.key)
         if record is None:
@@ -201,7 +207,7 @@ def _without_optimizer_object(federation: Federation, training: dict[str, Any]) 
 
 
 def _check(federation: Federation, methods: Sequence[ComparedMethod], training: Mapping[str, Any]) -> None:
-    for key in ("seed", "folder", "resume", "watch", "progress", "method", "split"):
+    for key in ("seed", "folder", "resume", "watch", "track", "progress", "method", "split"):
         if key in training:
             instead = {
                 "seed": "; seeds=[...] lists seeds",
@@ -216,7 +222,7 @@ def _check(federation: Federation, methods: Sequence[ComparedMethod], training: 
         raise ConfigError("compare: there are no test rows to score, because train.test is 0; set test above 0")
 
 
-TRAIN_OBJECTS = {"encoder", "optimizer", "scheduler", "loss", "schedule", "clock"}
+TRAIN_OBJECTS = {"encoder", "optimizer", "scheduler", "clip", "loss", "schedule", "clock"}
 """Arguments of ``Federation.train`` that are not settings of [train]."""
 
 
@@ -228,23 +234,6 @@ def _metric(federation: Federation, metric: str | None) -> str:
     """
     task = federation.task(federation.split(federation.config.train))
     return headline(task, metric or ("accuracy" if task.kind == "classification" else "rmse"))[0]
-
-
-def _rates(missing: float | Sequence[float]) -> list[float]:
-    """Return the distinct missing rates in ascending order.
-
-    Raises:
-        ConfigError: a rate is below 0, or not below 1, or the list is empty.
-    """
-    rates = [missing] if isinstance(missing, int | float) else list(missing)
-    for rate in rates:
-        if not 0 <= rate < 1:
-            raise ConfigError(
-                f"missing: expected probabilities of at least 0 and below 1, such as [0, 0.3], got {rate!r}"
-            )
-    if not rates:
-        raise ConfigError("missing: the list is empty; [0] adds no missing blocks")
-    return sorted({float(rate) for rate in rates})
 
 
 def _seeds(seeds: int | Sequence[int]) -> list[int]:

@@ -9,6 +9,7 @@ regression the mean label of these rows. ``coverage`` is the share of rows that 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -69,7 +70,7 @@ class Comparison:
     metric: str
     failed: Mapping[str, str] = field(default_factory=dict, repr=False)
     folder: Path | None = None
-    tuned: Mapping[tuple[str, float], Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    tuned: Mapping[tuple[str, Any], Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         """Return the methods, missing rates and numbers of runs and seeds; ``rich.print`` shows the tables."""
@@ -82,12 +83,13 @@ class Comparison:
         return sorted({record["run"]["seed"] for record in self.records})
 
     @property
-    def rates(self) -> list[float]:
-        """The missing rates of the finished runs, in ascending order."""
-        return sorted({record["run"]["missing"] for record in self.records})
+    def rates(self) -> list[Any]:
+        """The missing rates of the finished runs in ascending order, or the labels of their mechanisms."""
+        found = list(dict.fromkeys(record["run"]["missing"] for record in self.records))
+        return found if any(isinstance(rate, str) for rate in found) else sorted(found)
 
     @cached_property
-    def reached(self) -> dict[float, float]:
+    def reached(self) -> dict[Any, float]:
         """For each missing rate, the share of blocks that was removed: the mean over runs.
 
         The share is smaller than the rate, because a row keeps at least one of its blocks.
@@ -97,9 +99,10 @@ class Comparison:
             for rate in self.rates
         }
 
-    def _share(self, rate: float) -> str:
+    def _share(self, rate: float | str) -> str:
         """Return a missing rate and the share of blocks that was removed, such as "50% (33% reached)"."""
-        return f"{rate:.0%}" + (f" ({self.reached[rate]:.0%} reached)" if rate in self.reached and rate else "")
+        label = rate if isinstance(rate, str) else f"{rate:.0%}"
+        return label + (f" ({self.reached[rate]:.0%} reached)" if rate in self.reached and rate else "")
 
     # Methods that return the scores as data frames
 
@@ -151,10 +154,12 @@ class Comparison:
             for record in self.records
             for each in record["scores"]
         ]
-        types = {"present": pl.Int64, "score": pl.Float64, "coverage": pl.Float64, "missing": pl.Float64}
+        label = pl.String if any(isinstance(rate, str) for rate in self.rates) else pl.Float64
+        types = {"present": pl.Int64, "score": pl.Float64, "coverage": pl.Float64, "missing": label}
         long = pl.DataFrame(rows, schema_overrides=types, infer_schema_length=None)
         order = {name: place for place, name in enumerate(self.methods)}
-        return long.sort(pl.col("method").replace_strict(order), "missing", "seed",
+        conditions = {rate: place for place, rate in enumerate(self.rates)}
+        return long.sort(pl.col("method").replace_strict(order), pl.col("missing").replace_strict(conditions), "seed",
                          pl.col("present").fill_null(10**9), descending=[False, False, False, True])  # fmt: skip
 
     def _metric_name(self, metric: str | None) -> str:
@@ -204,7 +209,7 @@ class Comparison:
             rows.append({**row, **reached, "baseline": baseline, "metric": name, **values, "seeds": len(found.each)})
         return pl.DataFrame(rows)
 
-    def _overlap(self, missing: float | None) -> float:
+    def _overlap(self, missing: float | str | None) -> float:
         """Return the number of test rows divided by the number of training rows.
 
         The quotient is for one missing rate, or for all rates if ``missing`` is ``None``.  It is used to estimate how
@@ -254,8 +259,8 @@ class Comparison:
         better = "more" if METRICS[self.metric].greater else "less"
         many = f", mean ± standard deviation over {len(self.seeds)} seeds" if len(self.seeds) > 1 else ", one seed"
         return (
-            f"Test {self._label} ({better} is better){many}. All rows: the test rows, with as large a share of missing "
-            f"blocks as in training. n present: the test rows that n parties hold, answered by these n parties; mean "
+            f"Test {self._label} ({better} is better){many}. All rows: the test rows, with the missing blocks of the "
+            f"first column. n present: the test rows that n parties hold, answered by these n parties; mean "
             f"over the sets of n parties. In brackets: the share of rows with an answer, if it is not 100%. A row "
             f"without an answer counts as answered with the class frequencies, or the mean, of the training rows. A "
             f"dash: no row has an answer." + (REACHED if any(self.rates) else "")
@@ -300,17 +305,71 @@ class Comparison:
             "Student's t, corrected for overlapping training rows (Nadeau and Bengio, 2003).",
         )  # fmt: skip
 
+    def to_latex(self, baseline: str | None = None) -> str:
+        """Return the scores of all rows as a LaTeX table: a row per method, a column per missing rate.
+
+        The best mean of a column is bold, and so is every method whose paired 95 % interval of the difference from the
+        best one contains 0. The table needs the package booktabs.
+
+        Args:
+            baseline: a method to leave without bold, such as an upper bound; by default none.
+        """
+        found = {(row["missing"], row["method"]): row for row in self.frame(by="missing").iter_rows(named=True)}
+        greater, columns = METRICS[self.metric].greater, []
+        for rate in self.rates:
+            means = {name: found[rate, name]["mean"] for name in self.methods if (rate, name) in found}
+            scored = {name: mean for name, mean in means.items() if name != baseline and mean is not None}
+            bold = set[str]()
+            if scored:
+                best = (max if greater else min)(scored, key=lambda name: scored[name])
+                near = self.paired(best).filter(pl.col("missing") == rate) if len(self.methods) > 1 else pl.DataFrame()
+                bold = {best} | {row["method"] for row in near.iter_rows(named=True) if row["low"] <= 0 <= row["high"]}
+            columns.append({name: self._latex_cell(found.get((rate, name)), bold=name in bold and name != baseline)
+                            for name in self.methods})  # fmt: skip
+        heads = [_tex(rate if isinstance(rate, str) else f"{rate:.0%}") for rate in self.rates]
+        lines = [
+            f"% test {self._label.replace('%', 'percent')}, mean and standard deviation over {len(self.seeds)} seeds",
+            rf"\begin{{tabular}}{{l{'r' * len(heads)}}}", r"\toprule", " & ".join(["missing", *heads]) + r" \\",
+            r"\midrule",
+            *(" & ".join([_tex(name), *(column[name] for column in columns)]) + r" \\" for name in self.methods),
+            r"\bottomrule", r"\end{tabular}",
+        ]  # fmt: skip
+        return "\n".join(lines) + "\n"
+
+    def _latex_cell(self, row: Mapping[str, Any] | None, *, bold: bool) -> str:
+        text = self._score_text(row).replace("–", "--")
+        mean, plus, rest = text.partition(" ± ")
+        spread, _, share = rest.partition(" ")
+        number = rf"\mathbf{{{mean}}}" if bold else mean
+        if mean == "--":
+            return mean
+        return f"${number}" + (rf" \pm {spread}" if plus else "") + "$" + (f" {_tex(share)}" if share else "")
+
+    def to_csv(self, path: Path | str, by: str | Sequence[str] | None = ("missing", "present")) -> None:
+        """Write the scores as a CSV file; ``by`` is that of ``frame``, with ``None`` for one row per run.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
+        with writing(Path(path)) as unfinished:
+            unfinished.write_bytes(self.frame(by).write_csv().encode())
+
     def plot(self, metric: str | None = None) -> Figure:
         """Draw the score against the number of present parties: a panel per missing rate, a line per method."""
         name = self._metric_name(metric)
         grouped = self.frame(by=("missing", "present"), metric=name)
         panels = [
-            Panel(title=f"{self._share(rate)}\nof blocks missing in training", x_label="parties present in prediction",
+            Panel(title=self._title(rate), x_label="parties present in prediction",
                   y_label=f"test {metric_label(name)}", **self._curves(grouped.filter(pl.col("missing") == rate)))
             for rate in self.rates
         ]  # fmt: skip
         size = (style.WIDTH / len(panels), 3.4)
         return PanelFigure(panels=panels, across=len(panels), size=size, same_y="row", grid="y").draw()
+
+    def _title(self, rate: float | str) -> str:
+        if isinstance(rate, float | int):
+            return f"{self._share(rate)}\nof blocks missing in training"
+        return rate.replace(" → ", " →\n") + f"\n({self.reached[rate]:.0%} missing)"
 
     def _curves(self, grouped: pl.DataFrame) -> dict[str, Any]:
         """Return the curves of a panel and the ticks of its x axis."""
@@ -396,6 +455,11 @@ def _seed_means(long: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     counted = pl.col("present").is_not_null() if "present" in keys else pl.col("present").is_null()
     means = [pl.col(name).mean() for name in ("score", "coverage", *COSTS)]
     return long.filter(counted).group_by([*keys, "seed"], maintain_order=True).agg(means)
+
+
+def _tex(text: str) -> str:
+    """Return a text with LaTeX's special characters escaped."""
+    return re.sub(r"([%_&#${}])", r"\\\1", text).replace("→", r"$\to$")
 
 
 def _setting_text(value: Any) -> str:

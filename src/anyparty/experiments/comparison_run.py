@@ -1,8 +1,8 @@
 """One run of a comparison: remove some blocks, train a method on the rest, and score the method on test rows.
 
-A block is a party's columns of a row.  The seed alone determines the test rows.  The seed and the missing rate
-determine the blocks that are removed.  Therefore all methods with the same seed see the same rows and the same blocks,
-and a higher rate removes further blocks of the same rows.
+A block is a party's columns of a row.  The seed alone determines the test rows.  The seed and the missing rate,
+or the mechanisms, determine the blocks that are removed.  Therefore all methods with the same seed see the same rows
+and the same blocks, and a higher rate removes further blocks of the same rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -30,9 +29,9 @@ from anyparty.artifacts.record import versions
 from anyparty.config import TrainSettings
 from anyparty.config.loader import changed
 from anyparty.core.seeds import Seeds
-from anyparty.data.missingness import MCAR
 from anyparty.errors import ConfigError
 from anyparty.experiments.compared_methods import ComparedMethod
+from anyparty.experiments.compared_missing import Label, MissingBlocks, without_blocks
 from anyparty.experiments.suite import SuiteRun
 from anyparty.metrics import headline
 from anyparty.metrics.scores import ScoreTable, score
@@ -48,7 +47,8 @@ class ComparisonRun(SuiteRun):
     Attributes:
         federation: the tables of all parties, before blocks are removed.
         compared: the method.
-        missing: the probability with which each block is removed.
+        missing: the probability with which each block is removed, or the label of the mechanisms.
+        blocks: the mechanisms that remove blocks; by default each block is removed with the probability ``missing``.
         training: keyword arguments of ``Federation.train``, without the method.
         changes: settings from a search, such as ``{"optimizer.lr": 0.01}``, which replace the federation's settings.
         scored: whether to score test rows; false in a search, which reads only the scores of validation rows.
@@ -56,7 +56,8 @@ class ComparisonRun(SuiteRun):
 
     federation: Federation = field(repr=False)
     compared: ComparedMethod
-    missing: float
+    missing: Label
+    blocks: MissingBlocks | None = field(default=None, repr=False)
     training: Mapping[str, Any] = field(default_factory=dict, repr=False)
     changes: Mapping[str, Any] = field(default_factory=dict)
     scored: bool = True
@@ -64,8 +65,9 @@ class ComparisonRun(SuiteRun):
     @property
     def label(self) -> str:
         """A readable name of the run: the method, the missing rate and the seed."""
-        name = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.method)
-        return f"{name}-missing{self.missing:g}-seed{self.seed}"
+        name = slug(self.method)
+        rate = f"{self.missing:g}" if isinstance(self.missing, float | int) else slug(self.missing)[:40]
+        return f"{name}-missing{rate}-seed{self.seed}"
 
     @property
     def key(self) -> str:
@@ -87,7 +89,8 @@ class ComparisonRun(SuiteRun):
         searched = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith("train.")}
         train = TrainSettings.of(config.train.model_dump() | own | searched | {"seed": self.seed}, "train")
         full = replace(self.federation, config=config.model_copy(update={"train": train}))
-        masked, rate = without_blocks(full, self.missing, Seeds(self.seed))
+        blocks = self.blocks or MissingBlocks.of_rate(float(self.missing))
+        masked, rate = without_blocks(full, blocks, Seeds(self.seed))
         began = time.perf_counter()
         parameters = dict(self.compared.with_changes(self.changes).parameters) or None
         model = masked.train(self.compared.method, parameters=parameters, **rest)
@@ -115,31 +118,9 @@ class ComparisonRun(SuiteRun):
         }
 
 
-def without_blocks(federation: Federation, p: float, seeds: Seeds) -> tuple[Federation, float]:
-    """Remove each party's cells of each row with probability ``p``; labels and ids stay.
-
-    A row that would lose the cells of all parties keeps the cells of one party, which is drawn at random.
-
-    Returns:
-        The federation without these cells, and the share of blocks that were removed.
-    """
-    held, blocks = federation.observed, federation.roster.blocks
-    if p == 0:
-        return federation, 0.0
-    kept = held & MCAR(p=p).draw(seeds, "compare", *held.shape).observed
-    empty = held.any(axis=1) & ~kept.any(axis=1)
-    drawn = seeds.numpy("missing", "compare", "one block").random(held.shape)
-    kept[empty, np.where(held, drawn, -1.0).argmax(axis=1)[empty]] = True
-    tables = dict(federation.tables)
-    for k, name in enumerate(blocks):
-        table, position = tables[name], federation.alignment.position[name]
-        stays = np.zeros(len(table), dtype=np.bool_)
-        stays[position[kept[:, k]]] = True
-        stays |= table.blank
-        cells = [pl.select(pl.when(pl.Series(stays)).then(column).alias(column.name)).to_series()
-                 for column in table.columns.iter_columns()]  # fmt: skip
-        tables[name] = replace(table, columns=pl.DataFrame(cells), notes=())
-    return replace(federation, tables=tables), float(1 - kept.sum() / held.sum())
+def slug(text: str) -> str:
+    """Return a text with "-" in place of characters that a file's name should not have."""
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in text)
 
 
 def held_out_scores(model: Model, full: Federation, masked: Federation) -> dict[str, Any]:

@@ -8,10 +8,11 @@ federation.train("laser", optimizer=lambda parameters: torch.optim.RMSprop(param
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -47,6 +48,8 @@ class Optimizer:
         final: share of lr that the cosine schedule would reach after its last epoch.
         milestones: numbers of finished epochs after which the step schedule lowers the rate.
         gamma: factor of the step schedule.
+        clip: largest norm of the gradient of a party's encoder, or of a host's heads; a longer gradient is shortened to
+            this norm before each step. ``None`` does not clip.
     """
 
     name: str = "adam"
@@ -57,6 +60,7 @@ class Optimizer:
     final: Annotated[float, Field(ge=0, le=1)] = 0.0
     milestones: tuple[Annotated[int, Field(ge=0)], ...] = ()
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # pydantic rejects unknown keys
 
@@ -94,11 +98,27 @@ class Optimizer:
         made = OPTIMIZERS[self.name]([group for group in groups if group["params"]], fused=True, **settings)
         if self.momentum:
             made.register_step_pre_hook(_begin_late)
+        return self._clipped(made)
+
+    def _clipped(self, made: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """Let an optimizer shorten a gradient that is longer than ``clip``."""
+        if self.clip is not None:
+            most = self.clip
+
+            def shorten(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+                nn.utils.clip_grad_norm_([each for group in optimizer.param_groups for each in group["params"]], most)
+
+            made.register_step_pre_hook(shorten)
         return made
 
     def set_rate(self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
         """Set the learning rate of an optimizer that ``build`` made, for the epoch after ``epoch`` finished epochs."""
         write_rate(optimizer, self.rate(epoch, epochs))
+
+    def set_rate_of_step(
+        self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int, step: int, steps: int
+    ) -> None:  # fmt: skip
+        """Set the learning rate of a step, if it changes within an epoch; an epoch has ``steps`` steps."""
 
     def rate(self, epoch: int, epochs: int) -> float:
         """Return the learning rate of the epoch that follows ``epoch`` finished epochs."""
@@ -130,7 +150,7 @@ def _begin_late(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-MakeScheduler = Callable[[torch.optim.Optimizer], LRScheduler]
+MakeScheduler = Callable[..., LRScheduler]
 ATTRIBUTE = "anyparty_scheduler"
 FORM = "a function such as lambda parameters: torch.optim.RMSprop(parameters, lr=0.01)"
 
@@ -141,9 +161,10 @@ class CustomOptimizer(Optimizer):
 
     Attributes:
         make: function from a list of parameters to a torch optimizer. If ``None``, ``base`` makes the optimizer.
-        scheduler: function from the optimizer to a scheduler, which takes one step per epoch. A resumed run repeats the
-            scheduler's earlier steps, so the learning rate may depend only on the index of the epoch. ``None`` means no
-            scheduler.
+        scheduler: function from the optimizer to a scheduler, which takes one step per epoch. A function of (optimizer,
+            steps) gets the number of steps of the whole training, and its scheduler takes one step per batch. A resumed
+            run repeats the scheduler's earlier steps, so the learning rate may depend only on the index of the epoch or
+            step. ``None`` means no scheduler.
         base: the settings that are used if ``make`` is ``None``.
 
     """
@@ -171,13 +192,26 @@ class CustomOptimizer(Optimizer):
             made = self.make([*parameters, *constant])
             if not isinstance(made, torch.optim.Optimizer):
                 raise ConfigError(f"optimizer: expected a torch.optim.Optimizer from {self.name}, got {made!r}")
-        if self.scheduler is not None:
+            made = self._clipped(made)
+        if self.scheduler is not None and not self.counts_steps:
             self._attach(made)
         return made  # type: ignore[no-any-return]
 
-    def _attach(self, optimizer: torch.optim.Optimizer) -> LRScheduler:
+    @property
+    def counts_steps(self) -> bool:
+        """Whether the scheduler takes one step per batch, because its function takes (optimizer, steps)."""
+        if self.scheduler is None:
+            return False
+        try:
+            parameters = inspect.signature(self.scheduler).parameters.values()
+        except ValueError:  # a class or function written in C may have no signature
+            return False
+        return sum(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters) == 2
+
+    def _attach(self, optimizer: torch.optim.Optimizer, *steps: int) -> LRScheduler:
         assert self.scheduler is not None
-        scheduler: Any = self.scheduler(optimizer)
+        make: Any = self.scheduler
+        scheduler = make(optimizer, *steps)
         if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             raise ConfigError("scheduler: expected a function of the optimizer that returns a scheduler of "
                               "torch.optim.lr_scheduler whose rate depends on the epoch only, such as "
@@ -193,19 +227,31 @@ class CustomOptimizer(Optimizer):
         if self.scheduler is None:
             if self.make is None:
                 self.base.set_rate(optimizer, epoch, epochs)
-            return
-        scheduler = getattr(optimizer, ATTRIBUTE)
-        if scheduler.last_epoch > epoch:  # a new stage has begun: epochs are counted from 0 again
+        elif not self.counts_steps:
+            self._advance(optimizer, epoch)
+
+    def set_rate_of_step(
+        self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int, step: int, steps: int
+    ) -> None:  # fmt: skip
+        """Advance a scheduler that takes one step per batch to a step of an epoch with ``steps`` steps."""
+        if self.counts_steps:
+            self._advance(optimizer, epoch * steps + step, epochs * steps)
+
+    def _advance(self, optimizer: torch.optim.Optimizer, place: int, *steps: int) -> None:
+        scheduler = getattr(optimizer, ATTRIBUTE, None) or self._attach(optimizer, *steps)
+        if scheduler.last_epoch > place:  # a new stage has begun: epochs and steps are counted from 0 again
             for group in optimizer.param_groups:
                 group["lr"] = group.pop("initial_lr")
-            scheduler = self._attach(optimizer)
+            scheduler = self._attach(optimizer, *steps)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
-            while scheduler.last_epoch < epoch:
+            while scheduler.last_epoch < place:
                 scheduler.step()
 
 
-def optimizer_from(given: Any, scheduler: Any, default: Optimizer, party: str) -> Optimizer:
+def optimizer_from(
+    given: Any, scheduler: Any, default: Optimizer, party: str, clip: float | None = None
+) -> Optimizer:  # fmt: skip
     """Return the optimizer that the arguments of ``train`` describe for one party.
 
     Args:
@@ -213,6 +259,7 @@ def optimizer_from(given: Any, scheduler: Any, default: Optimizer, party: str) -
         scheduler: a function from the optimizer to a scheduler, or ``None``.
         default: the optimizer of the settings.
         party: the party's name, for error messages.
+        clip: the largest norm of a gradient, in place of that of the settings; ``None`` leaves it.
 
     Raises:
         ConfigError: ``given`` or ``scheduler`` has a wrong type, or the name is unknown.
@@ -227,8 +274,10 @@ def optimizer_from(given: Any, scheduler: Any, default: Optimizer, party: str) -
                           f"torch.optim.lr_scheduler.StepLR(optimizer, 10), got {scheduler!r}")  # fmt: skip
     if given is None or isinstance(given, Optimizer):
         base = given or default
+        base = base if clip is None else replace(base, clip=clip)
         return base if scheduler is None else CustomOptimizer(base=base, scheduler=scheduler)
     if not callable(given) or isinstance(given, torch.optim.Optimizer):
         raise ConfigError(f'party {party!r}: optimizer should be an Optimizer, such as Optimizer(name="sgd", lr=0.1), '
                           f"or {FORM}, got {given!r}")  # fmt: skip
-    return CustomOptimizer(make=given, scheduler=scheduler)
+    base = Optimizer() if clip is None else Optimizer(clip=clip)
+    return CustomOptimizer(make=given, scheduler=scheduler, base=base)

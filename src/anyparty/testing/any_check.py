@@ -59,8 +59,8 @@ def check(found: Any, *, inputs: int = 12) -> str:
     if callable(found) and not isinstance(found, nn.Module):
         check_encoder(found, inputs=inputs)
         return "encoder"
-    raise ConfigError(f"check: {name} is a {type(found).__name__}; expected a rule or method, an encoder (a function of "
-                      "inputs and outputs that makes a module), or a missingness mechanism (an object with draw)")  # fmt: skip
+    raise ConfigError(f"check: {name} is a {type(found).__name__}; expected a rule or method, an encoder (a function "
+                      "of inputs and outputs that makes a module), or a mechanism (an object with draw)")  # fmt: skip
 
 
 def _arguments(function: Any) -> int:
@@ -76,5 +76,5 @@ def _imported(reference: str) -> Any:
     try:
         return operator.attrgetter(name)(importlib.import_module(module))
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"check: {reference} cannot be imported ({blamed(error)}): commands search the current folder "
-                          "and installed packages") from error  # fmt: skip
+        raise ConfigError(f"check: {reference} cannot be imported ({blamed(error)}): commands search the current "
+                          "folder and installed packages") from error  # fmt: skip

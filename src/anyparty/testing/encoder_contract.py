@@ -110,7 +110,7 @@ def _check_devices(name: str, module: nn.Module, x: Tensor) -> None:
     except Exception as error:
         if "device" in str(error):
             raise _error(name, f"it cannot compute on another device ({blamed(error)})", "make tensors on x.device, or "
-                         "register them with register_buffer")  # fmt: skip
+                         "register them with register_buffer") from error  # fmt: skip
         return  # an encoder may read values, which the device "meta" does not have
     if made.device.type != "meta":
         raise _error(name, "the embedding is not on the device of the columns", "make tensors on x.device")

@@ -46,7 +46,7 @@ def check_mechanism(mechanism: Mechanism, *, parties: tuple[int, ...] = (3, 1, 2
             trial = _Trial(mechanism, title, n, K, _blocks(n, K))
             try:
                 trial.draw()
-            except _Failed:
+            except _CheckError:
                 raise
             except ConfigError as error:
                 refused.append(error)
@@ -86,10 +86,10 @@ class _Trial:
 
     def error(self, mistake: str, remedy: str) -> ConfigError:
         many = f"{self.n} row{'s' * (self.n != 1)} of {self.K} part{'y' if self.K == 1 else 'ies'}"
-        return _Failed(f"{self.title} {mistake} ({many}): {remedy}")
+        return _CheckError(f"{self.title} {mistake} ({many}): {remedy}")
 
 
-class _Failed(ConfigError):
+class _CheckError(ConfigError):
     """An error of a check, as against one by which a mechanism refuses a number of parties."""
 
 
@@ -122,7 +122,7 @@ def _check_streams(trial: _Trial) -> None:
     same = [np.array_equal(masks[0], each) for each in masks[1:]]
     if trial.n == ROWS and same[0] != same[1]:
         which = ("the seed", "seeds") if same[0] else ("the name of the stream", "name")
-        raise trial.error(f"the mask does not depend on {which[0]}", f"draw from missingness.stream(seeds, name), which "
+        raise trial.error(f"the mask does not depend on {which[0]}", "draw from missingness.stream(seeds, name), which "
                           f"reads {which[1]}")  # fmt: skip
 
 
@@ -131,8 +131,8 @@ def _check_rows(trial: _Trial) -> None:
     empty = trial.draw().empty
     inner = getattr(trial.mechanism, "rest", trial.mechanism)
     if empty and not getattr(inner, "keep_empty", False):
-        raise trial.error(f"no party has {empty} of the rows", "draw with missingness.independent, which draws such rows "
-                          "again, or give the mechanism a parameter keep_empty")  # fmt: skip
+        raise trial.error(f"no party has {empty} of the rows", "draw with missingness.independent, which draws such "
+                          "rows again, or give the mechanism a parameter keep_empty")  # fmt: skip
 
 
 def _check_blocks(trial: _Trial) -> None:
@@ -143,4 +143,6 @@ def _check_blocks(trial: _Trial) -> None:
         raise trial.error("it changes the blocks", "compute a new array")
 
 
-CHECKS: tuple[Callable[[_Trial], None], ...] = (_check_form, _check_repeated, _check_streams, _check_rows, _check_blocks)
+CHECKS: tuple[Callable[[_Trial], None], ...] = (
+    _check_form, _check_repeated, _check_streams, _check_rows, _check_blocks,
+)  # fmt: skip

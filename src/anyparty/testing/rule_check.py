@@ -254,7 +254,8 @@ def check_random_numbers(trial: Trial) -> None:
     for name in ("losses", "counts", "outputs", "valid"):
         if not torch.equal(getattr(one, name).nan_to_num(), getattr(again, name).nan_to_num()):
             raise trial.error(
-                _place(name), f"two calls with equal arguments give different {name}",
+                _place(name),
+                f"two calls with equal arguments give different {name}",
                 "take random numbers from noise, as the plan asks, and store nothing between calls",
             )
 
@@ -353,7 +354,8 @@ def check_gradients(trial: Trial) -> None:
     missed = [chr(ord("a") + k) for k in trial.reads if not reached[k]]
     if missed:
         raise trial.error(
-            "losses", f"no loss has a gradient for the embeddings of {', '.join(missed)}, whose encoder would not be trained",
+            "losses",
+            f"no loss has a gradient for the embeddings of {', '.join(missed)}, whose encoder would not be trained",
             "use h without detach, or leave the party out of the plan's reads",
         )
 
@@ -366,7 +368,8 @@ def _check_row_gradient(trial: Trial, results: Results, n: int) -> None:
     if not torch.isfinite(gradient).all():
         there = [chr(ord("a") + k) for k in trial.observed[n].nonzero().flatten().tolist()]
         raise trial.error(
-            "losses", f"the gradient of the loss of a row of {', '.join(there)} is not a number",
+            "losses",
+            f"the gradient of the loss of a row of {', '.join(there)} is not a number",
             "replace values by torch.where before a division or a logarithm, not after it",
         )
 
@@ -380,7 +383,9 @@ def check_rows_of_nobody(trial: Trial) -> None:
     _, answer = answer_of(trial.rule, trial.host, outputs, valid, observed, key)
     if bool(answer.answered[-1]):
         raise trial.error(
-            "outputs", "a row that no party has gets an answer", "mark it in valid, as observed.any(dim=1, keepdim=True) does"
+            "outputs",
+            "a row that no party has gets an answer",
+            "mark it in valid, as observed.any(dim=1, keepdim=True) does",
         )
     if bool((answer.took_part & ~observed).any()):
         raise trial.error("answer", "took_part of an answer names an absent party", "take it from given.observed")
@@ -394,7 +399,8 @@ def check_sets(trial: Trial) -> None:
         place = int(sets.of_row(trial.observed[[n]]))
         if not 0 <= place < sets.count or not bool(sets.trained_by(trial.observed[[n]])[place]):
             raise trial.error(
-                "plan", f"of_row gives a row predictor {place}, which trained_by does not mark for this row",
+                "plan",
+                f"of_row gives a row predictor {place}, which trained_by does not mark for this row",
                 "give both functions the same order of sets",
             )
 
@@ -430,7 +436,8 @@ def check_devices(trial: Trial) -> None:
         )
     except Exception as error:
         raise trial.error(
-            "", f"the rule cannot compute on another device ({blamed(error)})",
+            "",
+            f"the rule cannot compute on another device ({blamed(error)})",
             "make tensors on h.device, and read no value of a tensor, as item() and bool() do",
         ) from error
     if any(tensor.device.type != "meta" for pair in made for tensor in pair):
@@ -486,7 +493,8 @@ def check_static_shapes(trial: Trial) -> None:
             call()
         except Exception as error:
             raise trial.error(
-                "", f"the rule needs the values of tensors, or draws random numbers of its own ({blamed(error)})",
+                "",
+                f"the rule needs the values of tensors, or draws random numbers of its own ({blamed(error)})",
                 "use torch.where instead of if, of boolean indexing and of nonzero, leave .item() out, and take random "
                 "numbers from noise",
             ) from error

@@ -47,6 +47,7 @@ class JointExecution:
         wanted: "auto" uses the protocol for stages that cannot be computed jointly; "joint" refuses them.
         ran: for each stage, "joint", or "protocol" with the reason.
         steps: the joint form of the current stage; ``None`` if messages are sent.
+        set_rates: for each party, a function that sets the learning rates of a step of the epoch.
 
     """
 
@@ -56,6 +57,7 @@ class JointExecution:
     wanted: Execution = "auto"
     ran: dict[str, str] = field(default_factory=dict)
     steps: JointStage | None = None
+    set_rates: dict[str, Callable[[int], None]] = field(default_factory=dict)
     _meeting: _Meeting = field(default_factory=_Meeting)
 
     def check(self, stages: Sequence[Stage]) -> None:

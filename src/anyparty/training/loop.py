@@ -345,8 +345,9 @@ async def _epoch(
     """Train one epoch, by messages or together with all other parties (``joint``), and return its record."""
     began = time.perf_counter()
     state.train(True)
+    settings = stage.optimizer or part.seat.optimizer
     for optimizer in state.optimizers.values():
-        (stage.optimizer or part.seat.optimizer).set_rate(optimizer, epoch, epochs)
+        settings.set_rate(optimizer, epoch, epochs)
     train, pure = plan["train"], part.settings.batches == "by-pattern"
     generator = part.seeds.torch("batches", stage.name, epoch)
     size = part.settings.batch_size if stage.batch_size is None else stage.batch_size
@@ -366,10 +367,18 @@ async def _epoch(
 
     numbered = [batch_of(step, rows) for step, rows in enumerate(batches)]
 
+    def set_rates(step: int) -> None:
+        for optimizer in state.optimizers.values():
+            settings.set_rate_of_step(optimizer, epoch, epochs, step, len(batches))
+
     form = None if joint is None else joint.steps
+    each_party = {part.seat.me: set_rates} if joint is None else joint.set_rates
+    each_party[part.seat.me] = set_rates
 
     async def steps() -> None:
-        for batch in numbered if form is None else form.batches(numbered):
+        for step, batch in enumerate(numbered if form is None else form.batches(numbered)):
+            for set_rates_of_party in each_party.values():
+                set_rates_of_party(step)
             if form is None:
                 net.set_step(batch, training=True)
                 loss = await checked_step(part.method, stage, net, state, part.rows, batch)

@@ -41,7 +41,7 @@ def mistakes(
     """
     title = f"{rule.can.title}:"
     if h.requires_grad and loss.requires_grad:
-        (gradient,) = torch.autograd.grad(loss, h, retain_graph=True, allow_unused=True)
+        gradient: Tensor | None = torch.autograd.grad(loss, h, retain_graph=True, allow_unused=True)[0]
         if gradient is None:
             yield (f"{title} the loss has no gradient for the embeddings, so that no encoder is trained: use h without "
                    "detach, also in the heads")  # fmt: skip
@@ -51,7 +51,7 @@ def mistakes(
         noise = draw_noise(plan, host, [batch], batch.rows.to(h.device).unsqueeze(0), observed.shape[1])[0]
     try:
         heads = deepcopy(heads).eval()
-    except Exception:  # noqa: BLE001 - a user's module may hold anything
+    except Exception:  # a user's module may hold anything
         return
 
     def losses(at: Tensor, absent: float = 0.0) -> tuple[Tensor, Tensor]:

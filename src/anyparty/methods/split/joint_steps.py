@@ -300,12 +300,12 @@ class JointOptimizers:
     def merge(self) -> None:
         """Merge optimizers with equal settings; the merged ones share the state of the parties' optimizers.
 
-        A user's optimizer may have any code and hooks, so it is never merged.
+        A user's optimizer may have any code and hooks, so it is never merged. Gradients are clipped by party.
         """
         self.merged, alike = [], defaultdict[Any, list[tuple[str, torch.optim.Optimizer]]](list)
         for name, settings, made in self.each:
             groups = [{k: v for k, v in group.items() if k != "params"} for group in made.param_groups]
-            plain = type(settings) is Optimizer and len(groups) == 1
+            plain = type(settings) is Optimizer and settings.clip is None and len(groups) == 1
             alike[(type(made), repr(groups)) if plain else id(made)].append((name, made))
         for some in alike.values():
             names, optimizers = {name for name, _ in some}, [made for _, made in some]
