@@ -17,6 +17,9 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
         ("your_own_method.py", ["Maximum", "LASER-VFL", "top_left top_right bottom_left"]),
         ("compare_methods.py", ["laser", "plug", "ensemble", "standard", "missing", "Test accuracy"]),
         ("attention.py", ["attention", "minus attention"]),
+        ("compare_mnar.py", ["CC BY 4.0", "(30000, 23)", "Outliers(p=0.8)", "mathbf", "toprule"]),
+        ("focal_loss.py", ["train/validation/accuracy", "test/accuracy", "clinic + laboratory"]),
+        ("latex_table.py", ["30\\%", "laser &", "mathbf", "bottomrule"]),
         ("your_own_network.py", ["Overall", "accuracy", "top + bottom"]),
     ],
 )
@@ -31,5 +34,6 @@ def test_an_example_runs(tmp_path: Path, name: str, shows: list[str]) -> None:
 
 def test_every_example_is_run() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == {
-        "attention.py", "compare_methods.py", "your_csvs.py", "your_own_method.py", "your_own_network.py",
+        "attention.py", "compare_methods.py", "compare_mnar.py", "focal_loss.py", "latex_table.py", "your_csvs.py",
+        "your_own_method.py", "your_own_network.py",
     }  # fmt: skip

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from anyparty.api.imputation import impute, log_likelihood
     from anyparty.api.model import Model
     from anyparty.core.predictions import Predictions
+    from anyparty.data import datasets
     from anyparty.experiments.compare import compare
     from anyparty.experiments.comparison import Comparison
     from anyparty.methods.method_registry import METHODS, method
@@ -36,6 +37,8 @@ _PUBLIC = {
     "Callback": "anyparty.training.callbacks",
 }
 
+_MODULES = {"runs": "anyparty.api.runs", "datasets": "anyparty.data.datasets"}
+
 _RENAMED = {"Watch": "Callback"}  # former public name -> new name; former names still work
 
 __all__ = [
@@ -49,6 +52,7 @@ __all__ = [
     "Predictions",
     "__version__",
     "compare",
+    "datasets",
     "impute",
     "log_likelihood",
     "method",
@@ -62,8 +66,8 @@ def __getattr__(name: str) -> Any:
         new = _RENAMED[name]
         warnings.warn(f"anyparty.{name} is now called anyparty.{new}", DeprecationWarning, stacklevel=2)
         return __getattr__(new)
-    if name == "runs":  # the only public name that is a module
-        return import_module("anyparty.api.runs")
+    if name in _MODULES:
+        return import_module(_MODULES[name])
     if name not in _PUBLIC:
         raise AttributeError(f"module 'anyparty' has no attribute {name!r}")
     return getattr(import_module(_PUBLIC[name]), name)

@@ -47,8 +47,8 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
     _task: Literal["classification", "regression"]
 
     def __init__(
-        self, method: str = "laser", *, blocks: Blocks = None, epochs: int = 100, batch_size: int = 32,
-        hidden: Sequence[int] = (64,), lr: float = 0.003, validation: float = 0.15, patience: int = 20,
+        self, method: str = "laser", *, blocks: Blocks = None, epochs: int = 100, batch_size: int = 128,
+        hidden: Sequence[int] = (64,), lr: float = 0.001, validation: float = 0.15, patience: int = 20,
         parameters: Mapping[str, Any] | None = None, no_answer: str = "prior", random_state: Any = None,
     ) -> None:  # fmt: skip
         self.method = method
