@@ -81,6 +81,8 @@ def test_every_command_that_prints_a_table_has_a_json_option() -> None:
         ["inspect-encoder", "credit.toml", "--epochs", "2", "--every", "1", "--folds", "3"],
         ["methods"],
         ["check", "torch.nn:Linear"],
+        ["settings", "train"],
+        ["cite", "laser"],
         ["doctor"],
     ],
     ids=" ".join,

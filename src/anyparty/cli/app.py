@@ -260,6 +260,60 @@ def methods(
 
 @app.command()
 @with_errors
+def settings(
+    group: Annotated[
+        str | None, typer.Argument(metavar="[GROUP]", help="One group, such as train or parties.NAME.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show all settings of a settings file, or those of one group: type, default and meaning.
+
+    In Python: anyparty.config.settings_reference.groups(anyparty.config.Config).
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from anyparty.config import Config
+    from anyparty.config.settings_reference import default_of, fields, groups, meaning, shown
+    from anyparty.errors import nearest
+
+    console, listed = screen(as_json=as_json), list(groups(Config))
+    named = [(name, model) for name, model in listed if group in {None, name, name.partition(".")[0]}]
+    if not named:
+        raise ConfigError(f"settings: there is no group {group!r}{nearest(group, dict(listed))}")
+    found = [
+        {"group": name, "name": key, "type": shown(kind), "default": default_of(default),
+         "meaning": meaning(model, key)}
+        for name, model in named for key, kind, default in fields(model)
+    ]  # fmt: skip
+    for name in dict.fromkeys(name for name, _ in named):
+        table = Table("setting", "type", "default", "meaning", title=Text(f"[{name}]"), title_justify="left")
+        for row in found:
+            if row["group"] == name:
+                table.add_row(*(Text(row[key]) for key in ("name", "type", "default", "meaning")))
+        console.print(table)
+    console.result(lambda: {"settings": found})
+
+
+@app.command()
+@with_errors
+def cite(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[METHOD...]", help="Methods or schedules.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the BibTeX entries of this package, and of the papers of methods: `anyparty cite laser apc`.
+
+    In Python: anyparty.methods.citations.citations(["laser", "apc"]).
+    """
+    from anyparty.methods.citations import citations
+
+    console, found = screen(as_json=as_json), citations(names or [])
+    console.print("\n\n".join(found.values()), soft_wrap=True, markup=False, highlight=False)
+    console.result(lambda: {"entries": [{"key": key, "bibtex": text} for key, text in found.items()]})
+
+
+@app.command()
+@with_errors
 def check(
     names: Annotated[list[str], typer.Argument(metavar="MODULE:NAME...", help="Classes, functions or objects.")],
     inputs: Annotated[int, typer.Option("--inputs", min=1, help="Number of columns for an encoder's trial.")] = 12,

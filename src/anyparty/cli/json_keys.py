@@ -115,6 +115,19 @@ JSON_KEYS: Mapping[str, Mapping[str, str]] = {
         "parameters.default": "the default as text, or `required`",
         "parameters.meaning": "the meaning",
     },
+    "settings": {
+        "settings": "the settings",
+        "settings.group": "the group",
+        "settings.name": "the name in the group",
+        "settings.type": "the type of its value",
+        "settings.default": "the default as text, `required` or `a table`",
+        "settings.meaning": "the meaning; empty if the name says it",
+    },
+    "cite": {
+        "entries": "the publications",
+        "entries.key": "the BibTeX key",
+        "entries.bibtex": "the BibTeX entry",
+    },
     "check": {
         "checked": "the objects that pass",
         "checked.name": "the object, `module:name`",
