@@ -14,9 +14,9 @@ import anyparty
 from anyparty import Comparison, Federation
 from anyparty.core.seeds import Seeds
 from anyparty.data.missingness import MAR1, MCAR, MNAR, independent, stream
-from anyparty.data.splits import TEST, TRAIN
 from anyparty.errors import ConfigError
 from anyparty.experiments.compared_missing import MissingBlocks, conditions, without_blocks
+from anyparty.problem.splits import TEST, TRAIN
 
 QUICK: dict[str, Any] = {"epochs": 2, "test": 0.3, "batch_size": 32}
 

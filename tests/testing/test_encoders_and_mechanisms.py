@@ -221,9 +221,9 @@ def test_one_call_finds_the_kind(monkeypatch):
     assert check(Plain) == check(MLP()) == check("torch.nn:Linear") == "encoder"
     with pytest.raises(ConfigError, match="check: 3 is a int|check: int is a int; expected a rule or method, an encod"):
         check(3)
-    with pytest.raises(ConfigError, match="expected module:name, such as my_rules:Maximum, got 'rules.py'"):
+    with pytest.raises(ConfigError, match=r"expected module:name, such as my_rules:Maximum, got 'rules.py'"):
         check("rules.py")
-    with pytest.raises(ConfigError, match="nowhere_at_all:Rule cannot be imported .ModuleNotFoundError"):
+    with pytest.raises(ConfigError, match=r"nowhere_at_all:Rule cannot be imported .ModuleNotFoundError"):
         check("nowhere_at_all:Rule")
     with pytest.raises(ConfigError, match="expected a rule or a split method"):
         check_method(3)

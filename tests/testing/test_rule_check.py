@@ -52,7 +52,7 @@ def test_methods_with_heads_of_a_user_pass():
 
 def test_the_split_method_inside_another_method_is_checked():
     check_method(method("laser", embedding=4, pretrain="simsiam"), parties=(2,))
-    with pytest.raises(ConfigError, match="expected a rule or a split method, such as .*, got Apc"):
+    with pytest.raises(ConfigError, match=r"expected a rule or a split method, such as .*, got Apc"):
         check_method(method("apc"))
     with pytest.raises(ConfigError, match="got its class Laser: make one"):
         check_method(Laser)

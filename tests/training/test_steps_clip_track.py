@@ -123,7 +123,7 @@ def test_a_function_gets_the_numbers_of_each_epoch(federation: Federation, tmp_p
 
 
 def test_a_failing_function_stops_tracking_alone(federation: Federation) -> None:
-    with pytest.warns(AnypartyWarning, match="FunctionTracker failed, and tracking stopped .*: division by zero"):
+    with pytest.warns(AnypartyWarning, match=r"FunctionTracker failed, and tracking stopped .*: division by zero"):
         model = federation.train("laser", epochs=2, track=lambda numbers: numbers["epoch"] / 0)
     assert len(model.history) == 2
 
@@ -132,7 +132,7 @@ def test_tensorboard_by_name(federation: Federation, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     federation.train("laser", epochs=1, track="tensorboard", folder=tmp_path / "run")
     assert list((tmp_path / "run" / "tensorboard").glob("events*"))
-    with pytest.raises(ConfigError, match="track.tensorboard: event files go into the run's folder"):
+    with pytest.raises(ConfigError, match=r"track.tensorboard: event files go into the run's folder"):
         federation.train("laser", epochs=1, track="tensorboard")
 
 

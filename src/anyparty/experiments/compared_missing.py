@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from anyparty.api.federation import Federation
 from anyparty.core.seeds import Seeds
 from anyparty.data.missingness import MCAR, Mechanism, missing
-from anyparty.data.splits import TEST, TRAIN
 from anyparty.errors import AnypartyWarning, ConfigError
+from anyparty.problem.splits import TEST, TRAIN
 from anyparty.tables.preprocessing import Prepare
 
 Label = float | str

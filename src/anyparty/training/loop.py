@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -41,6 +41,7 @@ from anyparty.methods.method import (
     checked_step,
     predictor_of,
 )
+from anyparty.networks.optimizer import Optimizer
 from anyparty.problem.rows import Rows, by_pattern, mixed, patterns
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition, load_module, tensors_of
@@ -345,9 +346,9 @@ async def _epoch(
     """Train one epoch, by messages or together with all other parties (``joint``), and return its record."""
     began = time.perf_counter()
     state.train(True)
-    settings = stage.optimizer or part.seat.optimizer
-    for optimizer in state.optimizers.values():
-        settings.set_rate(optimizer, epoch, epochs)
+    optimizers = state.optimizers.values()
+    for optimizer in optimizers:
+        (stage.optimizer or part.seat.optimizer).set_rate(optimizer, epoch, epochs)
     train, pure = plan["train"], part.settings.batches == "by-pattern"
     generator = part.seeds.torch("batches", stage.name, epoch)
     size = part.settings.batch_size if stage.batch_size is None else stage.batch_size
@@ -367,18 +368,15 @@ async def _epoch(
 
     numbered = [batch_of(step, rows) for step, rows in enumerate(batches)]
 
-    def set_rates(step: int) -> None:
-        for optimizer in state.optimizers.values():
-            settings.set_rate_of_step(optimizer, epoch, epochs, step, len(batches))
-
     form = None if joint is None else joint.steps
-    each_party = {part.seat.me: set_rates} if joint is None else joint.set_rates
-    each_party[part.seat.me] = set_rates
+    rates = {} if joint is None else joint.set_rates
+    rates[part.seat.me] = partial(_set_rates, stage.optimizer or part.seat.optimizer, optimizers, epoch, epochs,
+                                  len(batches))  # fmt: skip
 
     async def steps() -> None:
         for step, batch in enumerate(numbered if form is None else form.batches(numbered)):
-            for set_rates_of_party in each_party.values():
-                set_rates_of_party(step)
+            for set_rates in rates.values():
+                set_rates(step)
             if form is None:
                 net.set_step(batch, training=True)
                 loss = await checked_step(part.method, stage, net, state, part.rows, batch)
@@ -393,6 +391,13 @@ async def _epoch(
     seen = sum(rows for rows, _ in losses)
     record = _record(stage, epoch, sum(rows * loss for rows, loss in losses) / seen if seen else None, began)
     return record if stage.record is None else record | dict(stage.record(state))
+
+
+def _set_rates(
+    settings: Optimizer, optimizers: Collection[torch.optim.Optimizer], epoch: int, epochs: int, steps: int, step: int
+) -> None:  # fmt: skip
+    for optimizer in optimizers:
+        settings.set_rate_of_step(optimizer, epoch, epochs, step, steps)
 
 
 async def _validate(
