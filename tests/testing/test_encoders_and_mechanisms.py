@@ -219,7 +219,7 @@ def test_a_mistake_in_a_mechanism_is_named(mechanism, said):
 def test_one_call_finds_the_kind(monkeypatch):
     assert check(Half) == "mechanism"
     assert check(Plain) == check(MLP()) == check("torch.nn:Linear") == "encoder"
-    with pytest.raises(ConfigError, match="check: 3 is a int|check: int is a int; expected a rule or method, an encod"):
+    with pytest.raises(ConfigError, match=r"check: expected a rule or method, .* got 3"):
         check(3)
     with pytest.raises(ConfigError, match=r"expected module:name, such as my_rules:Maximum, got 'rules.py'"):
         check("rules.py")

@@ -137,5 +137,5 @@ def test_tensorboard_by_name(federation: Federation, tmp_path: Path) -> None:
 
 
 def test_an_unknown_tracker_is_named(federation: Federation) -> None:
-    with pytest.raises(ConfigError, match='track: expected "tensorboard", "mlflow", a function of a dict, .*\'wandb\''):
+    with pytest.raises(ConfigError, match=r'track: expected "tensorboard", "mlflow", a function of a dict, .*wandb'):
         federation.train("laser", epochs=1, track="wandb")

@@ -243,8 +243,21 @@ ENCODER_KINDS = {
 class Encoder(Settings):
     """Settings of an encoder: ``kind`` with its settings, or ``factory = "module:name"`` for user-defined code.
 
-    ``kind = "mlp"`` takes hidden, activation, dropout, norm; ``"resnet"`` takes shape, widths, depths; ``"lstm"``
-    takes steps, memory; ``"table"`` takes units, bins, drop.
+    Attributes:
+        kind: "mlp" for columns, "resnet" for images, "lstm" for series, "table" for business tables.
+        hidden: mlp: the widths of the hidden layers.
+        activation: mlp: the function after each hidden layer.
+        dropout: mlp: the probability with which a hidden number is set to zero in training.
+        norm: mlp: whether layer normalisation follows each hidden layer.
+        shape: resnet: channels, height and width of an image.
+        widths: resnet: the number of channels of each group of residual blocks.
+        depths: resnet: the number of residual blocks in each group.
+        steps: lstm: the length of the series.
+        memory: lstm: the width of the state.
+        units: table: the width of the hidden layer.
+        bins: table: the number of bins of a column.
+        drop: table: the probability with which a hidden number is set to zero in training.
+        factory: a class or function of your own, "module:name", in place of a kind.
     """
 
     kind: Literal["mlp", "resnet", "lstm", "table"] = "mlp"
@@ -440,7 +453,11 @@ class MethodSettings(_Named):
 
 
 class ScheduleSettings(_Named):
-    """A schedule name plus the schedule's parameters."""
+    """A schedule, and the schedule's parameters.
+
+    Attributes:
+        name: "p-bcd", "sync-min", "sync-max", "vafl", "flex" or "adaptive-flex".
+    """
 
 
 class ClockSettings(Settings):
@@ -475,7 +492,11 @@ def _named(value: Any) -> Any:
 
 
 class RunSettings(Settings):
-    """Settings of a run: the folder for its results."""
+    """Settings of a run.
+
+    Attributes:
+        folder: the folder for the results; by default runs/NAME beside the settings file.
+    """
 
     folder: Annotated[UserPath | None, BeforeValidator(_named)] = None
 

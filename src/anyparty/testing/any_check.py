@@ -59,8 +59,8 @@ def check(found: Any, *, inputs: int = 12) -> str:
     if callable(found) and not isinstance(found, nn.Module):
         check_encoder(found, inputs=inputs)
         return "encoder"
-    raise ConfigError(f"check: {name} is a {type(found).__name__}; expected a rule or method, an encoder (a function "
-                      "of inputs and outputs that makes a module), or a mechanism (an object with draw)")  # fmt: skip
+    raise ConfigError("check: expected a rule or method, an encoder (a function of inputs and outputs that makes a "
+                      f"module), or a mechanism (an object with draw), got {found!r}")  # fmt: skip
 
 
 def _arguments(function: Any) -> int:
