@@ -56,6 +56,10 @@ Execution = Literal["auto", "protocol", "joint"]
 class TrainSettings(Settings):
     """Settings of training, which are equal for all parties.
 
+    ``epochs`` is the largest number of epochs.  ``batch_size`` is the number of rows in a batch.  ``seed`` determines
+    all random numbers that parties share.  A checkpoint is saved after every ``checkpoint_every`` epochs.  ``device``
+    is a PyTorch device, such as "cuda".
+
     ``validation`` and ``test`` are shares of the labelled rows.  These rows are selected before preprocessing and
     training. Training stops early after ``patience`` epochs without a better ``metric`` on validation rows; "none"
     disables early stopping.
@@ -195,7 +199,7 @@ class SplitSettings(Settings):
     assigned to one of the three parts (training, validation, test):
 
     - ``"stratified"``: every class has the same share in each part.  The part of a row depends only on its id, the
-      labels and the seed. With ``parties = true``, every combination of present parties also has the same share in each
+      labels and the seed. If ``parties`` is true, every combination of present parties also has the same share in each
       part.
     - ``"random"``: rows are assigned at random, independently of their classes, as in earlier versions.
     - ``"group"``: rows with the same value in the column ``group`` are in the same part.
@@ -337,6 +341,9 @@ def superseded(key: str, value: object) -> tuple[str, ...]:
 
 class PartySettings(ReadingSettings):
     """Settings of one party.  If ``columns`` is false, only the party's ids and labels are used.
+
+    ``label`` is the label column, if this party is not the active one.  ``drop`` lists columns to ignore.  If ``scale``
+    is true, numbers are standardised.  ``encoder`` and ``optimizer`` replace the groups of these names for this party.
 
     ``table`` is a file, a folder, a pattern such as "bank-*.csv", or "-" for standard input.  Several files of a
     folder or pattern together form one table.  ``id`` is a column, or a list of columns that together identify a row.
@@ -504,6 +511,7 @@ class RunSettings(Settings):
 class TrackSettings(Settings):
     """Settings of the experiment trackers TensorBoard and MLflow.
 
+    If ``tensorboard`` is true, event files are written to the run's folder.
     ``mlflow`` is the address of a tracking server, and ``experiment`` is the name of the experiment there.  Never put a
     secret here, because a run saves and shows all settings.
     """
