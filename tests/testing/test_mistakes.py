@@ -1,4 +1,4 @@
-"""Each classic mistake in a method of one's own fails ``check_method`` with a sentence on mistake, place and remedy."""
+"""Each classic mistake in a user's method fails ``check_method`` with a sentence on place, mistake and remedy."""
 
 from dataclasses import replace
 

@@ -199,7 +199,7 @@ class CustomOptimizer(Optimizer):
 
     @property
     def counts_steps(self) -> bool:
-        """Whether the scheduler takes one step per batch, because its function takes (optimizer, steps)."""
+        """True if the scheduler takes one step per batch, because its function takes (optimizer, steps)."""
         if self.scheduler is None:
             return False
         try:
