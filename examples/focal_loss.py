@@ -23,7 +23,7 @@ def one_cycle(optimizer: torch.optim.Optimizer, steps: int) -> OneCycleLR:
 
 
 def show(numbers: dict[str, float]) -> None:
-    """Print the numbers that a tracker gets after every epoch, and the test scores at the end."""
+    """Print the numbers that a tracker gets after every epoch."""
     print({name: round(value, 3) for name, value in numbers.items()})
 
 

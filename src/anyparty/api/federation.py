@@ -480,8 +480,8 @@ class Federation:
             resume: whether to resume from the folder's checkpoints.
             watch: a callback; its hooks are called during the run.
             track: "tensorboard", "mlflow" (at MLFLOW_TRACKING_URI), or a function such as ``wandb.init().log``, which
-                gets a dict of the epoch, the loss and the scores after every epoch, and of the test scores at the end;
-                or a list of these.
+                gets a dict of the epoch, the loss and the scores after every epoch, and of the test scores at the end
+                of a run with a folder; or a list of these.
             progress: whether to show a progress bar.
             settings: training settings: epochs, batch_size, seed, validation, test, patience ... (``TrainSettings``).
 
