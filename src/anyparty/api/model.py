@@ -20,6 +20,7 @@ from anyparty.alignment.alignment import Alignment, align
 from anyparty.alignment.overlap import otherwise
 from anyparty.api.arguments import no_test_rows, place, whom_to_ask
 from anyparty.api.embeddings import embeddings
+from anyparty.api.verdict import Comparison
 from anyparty.artifacts.model_files import Member, ModelSummary, load_members, save_model
 from anyparty.core.declared_types import checked
 from anyparty.core.display import html_of, shown_in_notebooks
@@ -28,8 +29,11 @@ from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.types import Channel, Roster, Task
 from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, remark, some
 from anyparty.methods.method import Method
+from anyparty.metrics.scores import LabelledPredictions
+from anyparty.metrics.worth import Worth
 from anyparty.networks.encoders import Factory
 from anyparty.problem.rows import Rows, assemble
+from anyparty.problem.splits import TEST, TRAIN, VALIDATION, Part
 from anyparty.tables import target
 from anyparty.tables.data_frames import is_array, tables_of_arrays
 from anyparty.tables.ids import id_names
@@ -83,6 +87,8 @@ class Model:
             the test rows among the aligned rows; ``None`` in a loaded model.
         taught: the indices [n] of the labelled training rows among the aligned rows of ``held_out``; ``None`` in a
             loaded model.
+        comparison: the rows of the training run with their use, for the comparison with boosted trees; ``None`` in a
+            loaded model.
         own: the description of a user-defined method, as returned by ``described``; ``None`` for a built-in method.
     """
 
@@ -98,14 +104,14 @@ class Model:
     costs: dict[str, Any] = field(default_factory=dict, repr=False)
     held_out: tuple[dict[str, Rows], Alignment, torch.Tensor] | None = field(default=None, repr=False)
     taught: torch.Tensor | None = field(default=None, repr=False)
+    comparison: Comparison | None = field(default=None, repr=False)
     own: dict[str, Any] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, summary: ModelSummary, method: Method, members: dict[str, Member], **trained: Any) -> Model:
         """Build a model from its ``summary``, its method and each party's networks.
 
-        ``trained`` has the fields that only a trained model has, and a loaded model lacks: history, ledger, costs and
-        held_out and taught.
+        ``trained`` has the fields that only a trained model has, and a loaded model lacks: history, ledger and costs.
         """
         assert summary.task is not None
         return cls(
@@ -265,7 +271,25 @@ class Model:
                    "unbiased result")  # fmt: skip
         answered = self._answer(rows, wanted, asked)
         y, observed = lead.y.cpu()[wanted], lead.observed.cpu()[wanted]
-        return metrics.evaluate(answered, y, None, observed, Seeds(self.seed), unseen=strange)
+
+        @usual_torch()
+        def compare(whole: LabelledPredictions) -> Worth | None:
+            assert self.comparison is not None
+            return self.comparison.worth(rows, wanted, asked, whole, lambda some: self._answer(rows, wanted, some))
+
+        return metrics.evaluate(answered, y, None, observed, Seeds(self.seed), unseen=strange,
+                                compare=None if self.comparison is None else compare)  # fmt: skip
+
+    def hold_out(self, rows: dict[str, Rows], alignment: Alignment, use: Part) -> None:
+        """Keep the rows of the training run in memory: each party's rows, their alignment, and the use [N] of each."""
+        labeled = rows[self.roster.active].labeled
+        assert labeled is not None
+        training, validation = (
+            (torch.from_numpy(use == wanted) & labeled.cpu()).nonzero().squeeze(1) for wanted in (TRAIN, VALIDATION)
+        )
+        self.held_out, self.taught = (rows, alignment, torch.from_numpy(np.flatnonzero(use == TEST))), training
+        self.comparison = Comparison(rows=rows, training=training, validation=validation, roster=self.roster,
+                                     task=self.task, seed=self.seed)  # fmt: skip
 
     @usual_torch()
     @checked(PredictionError, by_hand=("tables",))

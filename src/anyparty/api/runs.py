@@ -13,9 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import polars as pl
-import torch
 
 from anyparty import config as settings
 from anyparty.api.arguments import place
@@ -32,9 +30,9 @@ from anyparty.core.storage import inside, read_bytes
 from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, UserError, remark, some
 from anyparty.methods.method import Method
 from anyparty.metrics import METRICS, Evaluation
+from anyparty.metrics.worth import Worth
 from anyparty.networks.encoders import Factory
 from anyparty.problem.rows import assemble
-from anyparty.problem.splits import TEST, TRAIN
 from anyparty.tables import readers
 from anyparty.tables.preprocessing import Features
 from anyparty.tables.target import encode
@@ -57,7 +55,9 @@ def frame(
     Returns:
         The columns run, status, error, epochs, best_epoch (from 1; 0 if no epoch was chosen) and seconds of training;
         one column for each setting, such as ``train.seed``; the best validation scores, such as
-        ``validation.log_loss``; the test scores, such as ``test.accuracy``; and bytes_sent by all parties in training.
+        ``validation.log_loss``; the test scores, such as ``test.accuracy``; the scores of boosted trees on the active
+        party's own columns and on all columns in one place, such as ``own.auroc`` and ``pooled.auroc``, the model's
+        ``gain.auroc`` over the first and half of its 95 % interval; and bytes_sent by all parties in training.
 
     Raises:
         ConfigError: no folder has the record of a run.
@@ -109,7 +109,14 @@ def _scores(record: RunRecord) -> dict[str, Any]:
         scores[f"validation.{name}"] = best(values) if values else None
     if record.evaluation is not None:
         scores |= {f"test.{name}": value for name, value in record.evaluation.overall.items()}
+        scores |= {} if (worth := record.evaluation.worth) is None else _gain(Worth.of_json(worth.to_json()))
     return scores | {"bytes_sent": sum(entry.bytes_sent for entry in record.ledger)}
+
+
+def _gain(found: Worth) -> dict[str, Any]:
+    scores = {f"{line.kind}.{name}": value for line in found.lines if line.kind in {"own", "pooled"}
+              for name, value in line.scores.items()}  # fmt: skip
+    return {**scores, f"gain.{found.metric}": found.difference, f"gain.{found.metric}.half_width": found.half_width}
 
 
 __all__ = [
@@ -362,7 +369,7 @@ def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict
 def hold_out(model: Model, federation: Federation) -> None:
     """Select a run's test rows and training rows from its training tables again.
 
-    They are stored in ``model.held_out`` and ``model.taught``.
+    ``Model.hold_out`` keeps them in memory.
     """
     alignment, tables = federation.alignment, federation.tables
     use = federation.split(federation.config.train)
@@ -375,10 +382,7 @@ def hold_out(model: Model, federation: Federation) -> None:
     labels = {name: encode(label, model.task, name) for name, label in label_columns.items()}
     device = model.members[model.roster.active].state.seat.device
     rows = assemble(alignment, model.roster, features, labels, device)
-    labeled = rows[model.roster.active].labeled
-    assert labeled is not None
-    model.held_out = (rows, alignment, torch.from_numpy(np.flatnonzero(use == TEST)))
-    model.taught = (torch.from_numpy(use == TRAIN) & labeled.cpu()).nonzero().squeeze(1)
+    model.hold_out(rows, alignment, use)
 
 
 def _with_tables(folder: Path) -> Config:

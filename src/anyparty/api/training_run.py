@@ -12,9 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from anyparty.alignment.alignment import Alignment
 from anyparty.alignment.overlap import Overlap
 from anyparty.api.embeddings import LiveEmbeddings
@@ -34,7 +31,6 @@ from anyparty.networks.objective import Loss
 from anyparty.networks.optimizer import CustomOptimizer, Optimizer
 from anyparty.problem.problem import Problem
 from anyparty.problem.rows import row_keys
-from anyparty.problem.splits import TEST, TRAIN
 from anyparty.tables.table import Table
 from anyparty.training import control_messages
 from anyparty.training.callbacks import Bar, Callback, CallbackList, reporting
@@ -194,9 +190,6 @@ def train(
                 if bar is not None:
                     bar.close()
             lead = outcomes[active]
-            test = torch.from_numpy(np.flatnonzero(lead.view.use == TEST))
-            assert lead.rows.labeled is not None
-            taught = (torch.from_numpy(lead.view.use == TRAIN) & lead.rows.labeled.cpu()).nonzero().squeeze(1)
             model = Model.of(
                 replace(summary, task=problem.task, best_epoch=lead.trained.best_epoch),
                 answers,
@@ -204,9 +197,8 @@ def train(
                 history=lead.trained.history,
                 ledger=ledger,
                 costs=counted_costs(trained_method, outcomes, config.train.batch_size, ledger),
-                held_out=({name: outcome.rows for name, outcome in outcomes.items()}, alignment, test),
-                taught=taught,
             )
+            model.hold_out({name: outcome.rows for name, outcome in outcomes.items()}, alignment, lead.view.use)
             if recorder is not None:
                 write_model(recorder.path.parent, model.about, model.members)
                 scores["evaluation"] = model.evaluate().to_json() if model.test_rows else None

@@ -143,6 +143,28 @@ def _with_rows(scores: dict[str, float | None]) -> dict[str, float | None]:
 _OfRows = Annotated[dict[str, _Number], AfterValidator(_with_rows)]
 
 
+class WorthLine(Entry):
+    """The scores of one way to answer the test rows, in the form of ``metrics.worth.Line``."""
+
+    name: str
+    kind: str
+    scores: dict[str, _Number]
+    rows: int
+
+
+class WorthEntry(Entry):
+    """The comparison of the model with boosted trees, in the form of ``metrics.worth.Worth``."""
+
+    active: str
+    passive: list[str]
+    every: bool
+    metric: Literal["auroc", "rmse"]
+    lines: Annotated[list[WorthLine], Field(min_length=1)]
+    difference: _Number
+    half_width: _Number
+    notes: list[str] = []
+
+
 class EvaluationEntry(Entry):
     """The test scores of all test rows, and scores grouped by the number and by the set of present parties."""
 
@@ -151,6 +173,7 @@ class EvaluationEntry(Entry):
     overall: _OfRows
     by_count: dict[Annotated[str, Field(pattern="^[0-9]{1,6}$")], _OfRows]
     by_pattern: dict[str, _OfRows]
+    worth: WorthEntry | None = None
 
 
 def _of_all_blocks(overlap: Overlap | None) -> Overlap | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -20,6 +21,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Task
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.metrics.scores import LabelledPredictions, ScoreTable, by_count, by_pattern, client_metrics, score
+from anyparty.metrics.worth import Worth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,6 +50,7 @@ class Evaluation:
         absent: the classes that occurred in training but in no answered row; empty if at most two classes occurred in
             training. The area under the ROC curve is the mean over the classes that answered rows have.
         rows: the labelled rows and their predictions, for plots; not in ``to_json``.
+        compare: computes ``worth`` when it is first needed; ``None`` if the training rows are not in memory.
     """
 
     task: Task
@@ -63,6 +66,16 @@ class Evaluation:
     commonest: str = ""
     absent: tuple[str, ...] = ()
     rows: LabelledPredictions | None = field(default=None, repr=False, compare=False)
+    compare: Callable[[], Worth | None] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def worth(self) -> Worth | None:
+        """The comparison with boosted trees on the active party's own columns; ``None`` if none can be made."""
+        return None if self.compare is None else self.compare()
+
+    def __getstate__(self) -> dict[str, object]:
+        """Compute the comparison before the evaluation is pickled, because it needs the model."""
+        return {**vars(self), "worth": self.worth, "compare": None}
 
     def __repr__(self) -> str:
         """Describe the rows and the first score; ``render`` shows all scores."""
@@ -95,6 +108,7 @@ class Evaluation:
             "clients": _plain(self.clients),
             "by_count": {str(count): _plain(scores) for count, scores in self.by_count.items()},
             "by_pattern": {name: _plain(scores) for name, scores in self.by_pattern.items()},
+            "worth": self.worth and self.worth.to_json(),
         }
 
     def frame(self) -> pl.DataFrame:
@@ -188,7 +202,7 @@ class Evaluation:
         return self.render()
 
     def render(self) -> RenderableType:
-        """Return tables of scores: overall, by number of parties present, and by set of parties present.
+        """Return tables of scores: overall, by number and by set of parties present, and beside boosted trees.
 
         The second table is left out if it would repeat the third one.
         """
@@ -200,7 +214,7 @@ class Evaluation:
         ]
         if len(self.by_count) < len(self.by_pattern):  # otherwise, each number of parties has only one set of parties
             tables.insert(-1, _table("By number of parties present", "parties", self.by_count))
-        return Group(*tables)
+        return Group(*tables, *([] if self.worth is None else [self.worth.render()]))
 
     def _summary(self) -> Table:
         table = Table("metric", title=_title("Overall"), title_justify="left")
@@ -233,7 +247,7 @@ class Evaluation:
 
 def evaluate(
     predictions: Predictions, y: Tensor, labeled: Tensor | None, observed: Tensor, seeds: Seeds, *,
-    unseen: Sequence[str] = (),
+    unseen: Sequence[str] = (), compare: Callable[[LabelledPredictions], Worth | None] | None = None,
 ) -> Evaluation:  # fmt: skip
     """Compute all metrics of predictions for n rows.
 
@@ -246,6 +260,7 @@ def evaluate(
             stream ``("evaluate", "guess")``.
         unseen: classes that did not occur in training. In ``y`` they are numbered after the classes of the task. The
             model gives them probability 0, so that every answer for their rows is wrong.
+        compare: a function that computes ``Evaluation.worth`` from the labelled rows and their predictions.
     """
     predictions, known = predictions.over(unseen), predictions.task.outputs
     guess = seeds.torch("evaluate", "guess")
@@ -265,6 +280,7 @@ def evaluate(
         commonest=commonest,
         absent=_absent(rows),
         rows=rows,
+        compare=None if compare is None else partial(compare, rows),
         unseen={
             name: int((y if labeled is None else y[labeled]).eq(known + place).sum())
             for place, name in enumerate(unseen)

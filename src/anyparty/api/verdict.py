@@ -1,0 +1,136 @@
+"""Score a model beside boosted trees on the active party's own columns, and on all columns in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from anyparty.core.predictions import Predictions
+from anyparty.core.types import Roster, Task
+from anyparty.metrics.baselines import BoosterBaseline, Floats
+from anyparty.metrics.scores import LabelledPredictions
+from anyparty.metrics.worth import Worth, line_of, worth_of
+from anyparty.problem.rows import Rows
+
+MOST_CELLS = 20_000_000  # of the training rows; with more, the trees would train longer than some networks
+MOST_OFFLINE = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The rows that a model was trained on, and the boosters that were trained on the same rows.
+
+    Attributes:
+        rows: each party's rows.
+        training: [n], indices of the labelled training rows.
+        validation: [m], indices of the labelled validation rows.
+        roster: the parties.
+        task: the task.
+        seed: the seed of the training run.
+        trained: the boosters by the parties whose columns they use.
+    """
+
+    rows: Mapping[str, Rows]
+    training: Tensor
+    validation: Tensor
+    roster: Roster
+    task: Task
+    seed: int
+    trained: dict[tuple[str, ...], BoosterBaseline] = field(default_factory=dict)
+
+    def worth(
+        self, rows: Mapping[str, Rows], wanted: Tensor, asked: Sequence[str], whole: LabelledPredictions,
+        answer: Callable[[list[str]], Predictions],
+    ) -> Worth | None:  # fmt: skip
+        """Return the comparison on test rows; ``None`` if no passive party was asked, or no row has an answer.
+
+        Args:
+            rows: each party's rows, of which some are scored.
+            wanted: [n], indices of the scored rows.
+            asked: the parties that the model asked.
+            whole: [n], the model's predictions.
+            answer: a function that returns the model's predictions for the scored rows by some parties.
+
+        Raises:
+            ConfigError: LightGBM cannot be imported.
+        """
+        active, passive = self.roster.active, [name for name in asked if name != self.roster.active]
+        good = whole.answered
+        if not passive or not bool(good.any()) or not len(self.training):
+            return None
+        if len(self.training) * sum(_width(self.rows[name]) for name in self.roster.blocks) > MOST_CELLS:
+            return None
+        kept, notes = whole.where(good), []
+        if not bool(good.all()):
+            notes.append(f"compared on the {int(good.sum()):,} of {len(good):,} rows that the model answers")
+        own = replace(kept, scores=self._scores(self.own, rows, wanted[good], whole))
+        held = active in self.roster.blocks
+        if not held:
+            notes.append(f"{active} holds no columns: alone, it could only guess the training rows' "
+                         f"{'mean' if self.task.kind == 'regression' else 'class shares'}")  # fmt: skip
+        lines = [
+            line_of(f"{active}'s own columns (boosted trees)" if held else f"{active}, a constant guess", "own", own),
+            line_of("all parties" if set(asked) == set(self.roster.blocks) else " + ".join(asked), "all", kept),
+        ]
+        for name in passive if len(passive) <= MOST_OFFLINE and len(asked) > 1 else ():
+            part = answer([each for each in asked if each != name])
+            scores = functional.pad(part.scores, (0, whole.unseen))
+            lines.append(line_of(f"{name} offline", "without",
+                                 replace(whole, scores=scores, answered=part.answered & good)))  # fmt: skip
+        pooled = replace(kept, scores=self._scores(self.roster.blocks, rows, wanted[good], whole))
+        lines.append(line_of("all columns in one place (no federation can)", "pooled", pooled))
+        every = set(passive) == set(self.roster.blocks) - {active}
+        return worth_of(active, passive, lines, kept, own, every=every, seed=self.seed, notes=notes)
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The active party, if it holds columns."""
+        return tuple(name for name in self.roster.blocks if name == self.roster.active)
+
+    def _scores(
+        self, parties: tuple[str, ...], rows: Mapping[str, Rows], wanted: Tensor, whole: LabelledPredictions
+    ) -> Tensor:
+        """Return the scores of rows by trees on the columns of ``parties``, or constants without columns."""
+        y = self.rows[self.roster.active].y
+        assert y is not None
+        labels = y.cpu().numpy()
+        training, validation = self.training.numpy(), self.validation.numpy()
+        if not parties:
+            constant = (
+                np.array([labels[training].mean() * self.task.scale + self.task.mean])
+                if self.task.kind == "regression"
+                else np.bincount(labels[training], minlength=self.task.outputs) / len(training)
+            )
+            found = np.tile(constant, (len(wanted), 1))
+        else:
+            if parties not in self.trained:
+                x = columns_of(self.rows, parties, self.training)
+                held = columns_of(self.rows, parties, self.validation), labels[validation]
+                self.trained[parties] = BoosterBaseline.fit(x, labels[training], self.task, validation=held,
+                                                            seed=self.seed)  # fmt: skip
+            found = self.trained[parties].predict(columns_of(rows, parties, wanted))
+        return functional.pad(torch.from_numpy(found).to(whole.scores.dtype), (0, whole.unseen))
+
+
+def _width(rows: Rows) -> int:
+    return 0 if rows.block is None else int(rows.block.x[:1].numel())
+
+
+def columns_of(rows: Mapping[str, Rows], parties: Iterable[str], wanted: Tensor) -> Floats:
+    """Return the prepared columns of some parties side by side, [n, F]; NaN if a row or a number is missing."""
+    found = []
+    for name in parties:
+        block = rows[name].block
+        assert block is not None
+        x = block.x.detach().cpu().flatten(1).clone()
+        if block.gaps is not None:
+            x[block.gaps.cpu()] = torch.nan
+        x = torch.cat([x, x.new_full((1, x.shape[1]), torch.nan)])  # the position -1 finds the row without numbers
+        found.append(x[block.position.cpu()[wanted]])
+    joined: Floats = torch.cat(found, dim=1).numpy()
+    return joined
