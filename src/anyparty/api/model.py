@@ -33,7 +33,7 @@ from anyparty.metrics.scores import LabelledPredictions
 from anyparty.metrics.worth import Worth
 from anyparty.networks.encoders import Factory
 from anyparty.problem.rows import Rows, assemble
-from anyparty.problem.splits import TEST, TRAIN, VALIDATION, Part
+from anyparty.problem.splits import TEST, Part
 from anyparty.tables import target
 from anyparty.tables.data_frames import is_array, tables_of_arrays
 from anyparty.tables.ids import id_names
@@ -282,14 +282,9 @@ class Model:
 
     def hold_out(self, rows: dict[str, Rows], alignment: Alignment, use: Part) -> None:
         """Keep the rows of the training run in memory: each party's rows, their alignment, and the use [N] of each."""
-        labeled = rows[self.roster.active].labeled
-        assert labeled is not None
-        training, validation = (
-            (torch.from_numpy(use == wanted) & labeled.cpu()).nonzero().squeeze(1) for wanted in (TRAIN, VALIDATION)
-        )
-        self.held_out, self.taught = (rows, alignment, torch.from_numpy(np.flatnonzero(use == TEST))), training
-        self.comparison = Comparison(rows=rows, training=training, validation=validation, roster=self.roster,
-                                     task=self.task, seed=self.seed)  # fmt: skip
+        self.held_out = (rows, alignment, torch.from_numpy(np.flatnonzero(use == TEST)))
+        self.comparison = Comparison.of(rows, use, self.roster, self.task, self.seed)
+        self.taught = self.comparison.training
 
     @usual_torch()
     @checked(PredictionError, by_hand=("tables",))

@@ -1,4 +1,4 @@
-"""Score a model beside boosted trees on the active party's own columns, and on all columns in one place."""
+"""Score a model beside boosted trees on the active party's own columns, and on all columns if one process has them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from torch.nn import functional
 
 from anyparty.core.predictions import Predictions
 from anyparty.core.types import Roster, Task
+from anyparty.errors import ConfigError, remark
 from anyparty.metrics.baselines import BoosterBaseline, Floats
 from anyparty.metrics.scores import LabelledPredictions
 from anyparty.metrics.worth import Worth, line_of, worth_of
 from anyparty.problem.rows import Rows
+from anyparty.problem.splits import TRAIN, VALIDATION, Part
 
 MOST_CELLS = 20_000_000  # of the training rows; with more, the trees would train longer than some networks
 MOST_OFFLINE = 6
@@ -26,7 +28,7 @@ class Comparison:
     """The rows that a model was trained on, and the boosters that were trained on the same rows.
 
     Attributes:
-        rows: each party's rows.
+        rows: the rows of all parties or, at a site of its own, of the active party.
         training: [n], indices of the labelled training rows.
         validation: [m], indices of the labelled validation rows.
         roster: the parties.
@@ -43,28 +45,51 @@ class Comparison:
     seed: int
     trained: dict[tuple[str, ...], BoosterBaseline] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, rows: Mapping[str, Rows], use: Part, roster: Roster, task: Task, seed: int) -> Comparison:
+        """Return a comparison without boosters, from the use [N] of each row."""
+        labeled = rows[roster.active].labeled
+        assert labeled is not None
+        training, validation = (
+            (torch.from_numpy(use == wanted) & labeled.cpu()).nonzero().squeeze(1) for wanted in (TRAIN, VALIDATION)
+        )
+        return cls(rows=rows, training=training, validation=validation, roster=roster, task=task, seed=seed)
+
     def worth(
         self, rows: Mapping[str, Rows], wanted: Tensor, asked: Sequence[str], whole: LabelledPredictions,
-        answer: Callable[[list[str]], Predictions],
+        answer: Callable[[list[str]], Predictions] | None = None,
     ) -> Worth | None:  # fmt: skip
         """Return the comparison on test rows; ``None`` if no passive party was asked, or no row has an answer.
+
+        It is also ``None`` if the training rows are too many for trees, or if LightGBM cannot be imported; a remark
+        then gives the reason.
 
         Args:
             rows: each party's rows, of which some are scored.
             wanted: [n], indices of the scored rows.
             asked: the parties that the model asked.
             whole: [n], the model's predictions.
-            answer: a function that returns the model's predictions for the scored rows by some parties.
-
-        Raises:
-            ConfigError: LightGBM cannot be imported.
+            answer: a function that returns the model's predictions for the scored rows by some parties; without it,
+                no party is left out.
         """
+        try:
+            return self._worth(rows, wanted, asked, whole, answer)
+        except ConfigError as error:
+            remark(str(error))
+            return None
+
+    def _worth(
+        self, rows: Mapping[str, Rows], wanted: Tensor, asked: Sequence[str], whole: LabelledPredictions,
+        answer: Callable[[list[str]], Predictions] | None,
+    ) -> Worth | None:  # fmt: skip
         active, passive = self.roster.active, [name for name in asked if name != self.roster.active]
         good = whole.answered
         if not passive or not bool(good.any()) or not len(self.training):
             return None
-        if len(self.training) * sum(_width(self.rows[name]) for name in self.roster.blocks) > MOST_CELLS:
-            return None
+        cells = len(self.training) * sum(map(_width, self.rows.values()))
+        if cells > MOST_CELLS:
+            raise ConfigError(f"no boosted trees stand beside the scores: the training rows have {cells:,} numbers, "
+                              f"and trees are trained on at most {MOST_CELLS:,}")  # fmt: skip
         kept, notes = whole.where(good), []
         if not bool(good.all()):
             notes.append(f"compared on the {int(good.sum()):,} of {len(good):,} rows that the model answers")
@@ -77,13 +102,15 @@ class Comparison:
             line_of(f"{active}'s own columns (boosted trees)" if held else f"{active}, a constant guess", "own", own),
             line_of("all parties" if set(asked) == set(self.roster.blocks) else " + ".join(asked), "all", kept),
         ]
-        for name in passive if len(passive) <= MOST_OFFLINE and len(asked) > 1 else ():
+        for name in passive if answer is not None and len(passive) <= MOST_OFFLINE and len(asked) > 1 else ():
+            assert answer is not None
             part = answer([each for each in asked if each != name])
             scores = functional.pad(part.scores, (0, whole.unseen))
             lines.append(line_of(f"{name} offline", "without",
                                  replace(whole, scores=scores, answered=part.answered & good)))  # fmt: skip
-        pooled = replace(kept, scores=self._scores(self.roster.blocks, rows, wanted[good], whole))
-        lines.append(line_of("all columns in one place (no federation can)", "pooled", pooled))
+        if set(self.roster.blocks) <= rows.keys():
+            pooled = replace(kept, scores=self._scores(self.roster.blocks, rows, wanted[good], whole))
+            lines.append(line_of("all columns in one place (no federation can)", "pooled", pooled))
         every = set(passive) == set(self.roster.blocks) - {active}
         return worth_of(active, passive, lines, kept, own, every=every, seed=self.seed, notes=notes)
 

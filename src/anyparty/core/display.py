@@ -116,7 +116,7 @@ def write_frame(frame: pl.DataFrame, path: Path | str, *, raw_csv: bool = False)
     """Write a frame to a .csv or .parquet file atomically.
 
     In a CSV, ``escape_formulas`` escapes text that a spreadsheet would run, and a warning gives the number of escaped
-    cells.  Parquet keeps every cell as it is.
+    cells.  Probabilities, in columns such as ``p(yes)``, have six decimals.  Parquet keeps every cell as it is.
 
     Args:
         frame: the rows.
@@ -137,13 +137,22 @@ def write_frame(frame: pl.DataFrame, path: Path | str, *, raw_csv: bool = False)
             frame.write_parquet(beside)
         else:
             safe, escaped = (frame, 0) if raw_csv else escape_formulas(frame)
-            safe.write_csv(beside)
+            _with_short_probabilities(safe).write_csv(beside)
     if escaped:
         remark(
             f"{path}: {escaped:,} {'cell begins' if escaped == 1 else 'cells begin'} like a formula and got a single "
             f"quote (') in front, so that a spreadsheet does not run it. Such an id no longer equals the table's own: "
             f"write a .parquet file to join, or keep the text with --raw-csv (raw_csv=True in Python)"
         )
+
+
+def _with_short_probabilities(frame: pl.DataFrame) -> pl.DataFrame:
+    columns = [column for column in frame.iter_columns()
+               if column.dtype == pl.Float32 and re.fullmatch(r"p\(.*\)", column.name)]  # fmt: skip
+    return frame.with_columns(
+        pl.Series(column.name, [None if p is None else f"{p:.6f}" for p in column], dtype=pl.String)
+        for column in columns
+    )
 
 
 def take_rows(frame: pl.DataFrame, rows: NDArray[np.int64]) -> pl.DataFrame:

@@ -5,6 +5,7 @@ scikit-learn computes the confusion matrix and the scores by class.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+from sklearn.metrics import confusion_matrix, precision_recall_curve, precision_recall_fscore_support, roc_curve
 
 from anyparty.core.figure_style import (
     ACCENT,
@@ -69,6 +70,62 @@ class ClassScores:
     recall: float
     f1: float
     rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """The rows whose probability of the positive class is at least ``threshold``.
+
+    Attributes:
+        threshold: the least probability of a selected row.
+        share: the share of the rows that are selected.
+        precision: the share of the selected rows that are positive.
+        recall: the share of the positive rows that are selected.
+        lift: the precision divided by the share of positive rows among all rows.
+        chosen: whether the model predicts the positive class for these rows.
+    """
+
+    threshold: float
+    share: float
+    precision: float
+    recall: float
+    lift: float
+    chosen: bool = False
+
+
+def thresholds_of(answers: LabelledPredictions, shares: Sequence[float]) -> list[Threshold]:
+    """Return thresholds that select these shares of the rows, and the model's own threshold; highest first.
+
+    The task has two classes. Rows with equal probabilities are selected together.
+    """
+    p, positive = answers.scores[:, 1].double().numpy(), answers.y.numpy() == 1
+    w = answers.task.weights or (1.0, 1.0)
+    own = w[0] / (w[0] + w[1])
+    falling = np.sort(p)[::-1]
+    found = {float(falling[max(1, round(share * len(p))) - 1]): False for share in shares} | {own: True}
+
+    def at(threshold: float, chosen: bool) -> Threshold:
+        selected = p >= threshold
+        hits = int((selected & positive).sum())
+        precision = hits / int(selected.sum()) if selected.any() else math.nan
+        return Threshold(
+            threshold=threshold, share=float(selected.mean()), precision=precision,
+            recall=hits / int(positive.sum()) if positive.any() else math.nan,
+            lift=precision / float(positive.mean()) if positive.any() else math.nan, chosen=chosen,
+        )  # fmt: skip
+
+    return [at(*each) for each in sorted(found.items(), reverse=True)]
+
+
+def brier_score(answers: LabelledPredictions) -> float:
+    """Return the mean squared error of the positive class's probability or, above two classes, their sum over classes.
+
+    Brier: "Verification of forecasts expressed in terms of probability", 1950.
+    """
+    p, y = answers.scores.double().numpy(), answers.y.numpy()
+    if answers.task.outputs == 2:
+        return float(((p[:, 1] - (y == 1)) ** 2).mean())
+    return float(((p - np.eye(answers.task.outputs)[y]) ** 2).sum(axis=1).mean())
 
 
 def only_answered(answers: LabelledPredictions) -> LabelledPredictions:
@@ -179,6 +236,30 @@ def draw_calibration(axis: Axes, found: Calibration) -> None:
     axis.set_xlabel("predicted probability")
     axis.set_ylabel(shorten(found.share_label, 36))
     lines(axis, "both")
+
+
+def draw_operating_curves(roc: Axes, precision_recall: Axes, answers: LabelledPredictions, chosen: Threshold) -> None:
+    """Draw the ROC curve and the precision-recall curve of two classes; a dot marks the model's own threshold."""
+    p, positive = answers.scores[:, 1].double().numpy(), answers.y.numpy() == 1
+    false_rate, true_rate, _ = roc_curve(positive, p)
+    precision, recall, _ = precision_recall_curve(positive, p)
+    negatives = (~positive).sum()
+    false_alarms = float((~positive & (p >= chosen.threshold)).sum() / negatives)
+    for axis, x, y, dot in (
+        (roc, false_rate, true_rate, (false_alarms, chosen.recall)),
+        (precision_recall, recall, precision, (chosen.recall, chosen.precision)),
+    ):
+        axis.plot(x, y, color=ACCENT, linewidth=1.2)
+        axis.plot(*([each] for each in dot), "o", color=ACCENT, markersize=5, markeredgecolor=PAPER)
+        axis.set_xlim(-0.04, 1.04)
+        axis.set_ylim(-0.04, 1.04)
+        axis.set_aspect("equal")
+        lines(axis, "both")
+    guess: dict[str, Any] = {"color": MUTED, "linewidth": 0.8, "linestyle": (0, (3, 3))}
+    roc.plot([0, 1], [0, 1], **guess)
+    precision_recall.axhline(float(positive.mean()), **guess)
+    roc.set(title="ROC", xlabel="false positive rate", ylabel="true positive rate (recall)")
+    precision_recall.set(title="precision and recall", xlabel="recall", ylabel="precision")
 
 
 def draw_confusion(axis: Axes, counts: NDArray[np.int64], classes: Sequence[str]) -> None:

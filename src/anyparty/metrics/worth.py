@@ -71,14 +71,16 @@ class Worth:
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Worth:
         """Return the object that ``to_json`` has written."""
-        known = {key: values[key] for key in ("active", "every", "metric")}
-        numbers = {key: _number(values[key]) for key in ("difference", "half_width")}
         lines = tuple(
             Line(name=str(each["name"]), kind=str(each["kind"]), rows=int(each["rows"]),
                  scores={name: _number(value) for name, value in each["scores"].items()})
             for each in values["lines"]
         )  # fmt: skip
-        return cls(passive=tuple(values["passive"]), lines=lines, notes=tuple(values["notes"]), **known, **numbers)
+        return cls(
+            active=values["active"], passive=tuple(values["passive"]), every=values["every"], metric=values["metric"],
+            lines=lines, difference=_number(values["difference"]), half_width=_number(values["half_width"]),
+            notes=tuple(values.get("notes", ())),
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return the values for JSON, with the verdict; NaN becomes ``None``."""

@@ -30,8 +30,8 @@ from anyparty.core.figure_style import (
     styled,
 )
 from anyparty.metrics import plots
-from anyparty.metrics.plots import Calibration
-from anyparty.metrics.scores import metric_label
+from anyparty.metrics.plots import Calibration, Threshold
+from anyparty.metrics.scores import LabelledPredictions, metric_label
 from anyparty.report.elements import format_bytes, format_estimate
 from anyparty.report.shapley import Estimate, Floats
 from anyparty.report.traffic import total_traffic
@@ -344,6 +344,16 @@ def draw_calibration(found: Calibration) -> Figure:
     with styled():
         figure = Figure(figsize=(3.0, 3.0))
         plots.draw_calibration(figure.subplots(), found)
+    return figure
+
+
+def draw_operating_curves(answers: LabelledPredictions, chosen: Threshold) -> Figure:
+    """Draw the ROC curve and the precision-recall curve."""
+    with styled():
+        figure = Figure(figsize=(5.6, 2.9))
+        left, right = figure.subplots(1, 2)
+        plots.draw_operating_curves(left, right, answers, chosen)
+        figure.tight_layout(w_pad=2.0)
     return figure
 
 

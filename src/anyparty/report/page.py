@@ -213,7 +213,8 @@ def article(run: RecordedRun, scores: RunScores, slug: str) -> RunArticle:
     return RunArticle(
         run=run, slug=slug, facts=key_facts(run, scores),
         sections=[
-            sections.scores_section(run, scores), *sections.contributions_section(scores),
+            *sections.verdict_section(run), sections.scores_section(run, scores),
+            *sections.contributions_section(scores), *sections.thresholds_section(scores),
             *sections.errors_section(scores), sections.training_section(run), sections.messages_section(run),
             *sections.remarks_section(run),
         ],

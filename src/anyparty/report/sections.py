@@ -16,8 +16,16 @@ import tomli_w
 
 from anyparty.core.types import MessageSpec
 from anyparty.metrics import plots
-from anyparty.metrics.plots import calibration_of, confusion_counts, only_answered, scores_by_class
-from anyparty.metrics.scores import LabelledPredictions, metric_label
+from anyparty.metrics.plots import (
+    brier_score,
+    calibration_of,
+    confusion_counts,
+    only_answered,
+    scores_by_class,
+    thresholds_of,
+)
+from anyparty.metrics.scores import METRICS, LabelledPredictions, metric_label
+from anyparty.metrics.worth import Worth
 from anyparty.report import figures
 from anyparty.report.elements import (
     MAX_PARTIES_LISTED,
@@ -251,6 +259,24 @@ MAX_CLASSES = 20  # largest number of classes for which a confusion matrix is dr
 FEW_ROWS = 30
 
 
+def verdict_section(run: RecordedRun) -> list[Section]:
+    """Make the section that says whether the other parties improve the answers, from the record; may be empty."""
+    recorded = (run.evaluation or {}).get("worth")
+    if recorded is None:
+        return []
+    worth = Worth.of_json(recorded)
+    headers, rows = worth.cells()
+    text = [
+        worth.verdict[0].upper() + worth.verdict[1:] + ".",
+        (
+            "Boosted trees (LightGBM) were trained on the same training rows as the model, and stopped by the same "
+            "validation rows. The interval is a 95 % interval from paired resamples of the test rows."
+        ),
+        *(f"{note[0].upper()}{note[1:]}." for note in worth.notes),
+    ]
+    return [Section(id="verdict", title="Is it worth it?", text=text, tables=[PageTable(headers=headers, rows=rows)])]
+
+
 def scores_section(run: RecordedRun, scores: RunScores) -> Section:
     """Make the section with scores by number of parties: the model's new scores, or else the recorded scores."""
     return _recorded_scores(run, scores) if scores.sets is None else _model_scores(scores.sets)
@@ -408,9 +434,50 @@ def errors_section(scores: RunScores) -> list[Section]:
     return [_class_errors(answers, section, text)]
 
 
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of the rows that a threshold selects
+
+
+def thresholds_section(scores: RunScores) -> list[Section]:
+    """Make the section with ROC, precision and recall, if the model was scored again and the task has two classes."""
+    sets = scores.sets
+    if sets is None or sets.tested.model.task.outputs != 2:
+        return []
+    tested = sets.tested
+    answers = only_answered(LabelledPredictions.of(tested.predict(tested.parties), tested.y, None))
+    if not bool((answers.y == 1).any() and (answers.y == 0).any()):
+        return []
+    found, positive = thresholds_of(answers, SHARES), answers.task.classes[1]
+    (own,) = (each for each in found if each.chosen)
+    rows = [
+        [f"{each.threshold:.3f}{' (the model)' if each.chosen else ''}", f"{each.share:.1%}",
+         format_number(each.precision), format_number(each.recall), format_number(each.lift, 2)]
+        for each in found
+    ]  # fmt: skip
+    rule = (
+        f"The model predicts {positive!r} if its probability is at least {own.threshold:.3f}. It then finds "
+        f"{own.recall:.0%} of the rows that are {positive!r}; {_share(own.precision)} of the rows that it selects are "
+        f"{positive!r}. AUROC {METRICS['auroc'].of(answers):.3f}."
+    )
+    choice = (
+        "Another threshold exchanges precision for recall. Lift is the precision divided by the share of "
+        f"{positive!r} among all rows. Choose a threshold on rows that are not test rows."
+    )
+    drawn = PageFigure(name="thresholds", figure=figures.draw_operating_curves(answers, own),
+                       alternative=f"ROC curve, and precision by recall. {rule}")  # fmt: skip
+    table = PageTable(headers=["threshold", "rows selected", "precision", "recall", "lift"], rows=rows)
+    return [
+        Section(id="thresholds", title="Thresholds", text=[rule, choice], figures=[drawn], tables=[table], beside=True)
+    ]
+
+
+def _share(value: float) -> str:
+    return "none" if math.isnan(value) else f"{value:.0%}"
+
+
 def _class_errors(answers: LabelledPredictions, section: Callable[..., Section], text: Sequence[str]) -> Section:
     found, classes = calibration_of(answers), answers.task.classes
-    error = f"Calibration of {found.event}: expected calibration error {found.error:.3f}."
+    error = (f"Calibration of {found.event}: expected calibration error {found.error:.3f}, log-loss "
+             f"{METRICS['log_loss'].of(answers):.3f}, Brier score {brier_score(answers):.3f}.")  # fmt: skip
     bins = "; ".join(f"{p:.2f}: {share:.2f}" for p, share in zip(found.confidence, found.correct, strict=True))
     drawn = [PageFigure(name="calibration", figure=figures.draw_calibration(found),
                         alternative=f"{error} Predicted probability and {found.share_label}: {bins}.")]  # fmt: skip

@@ -25,6 +25,7 @@ from anyparty.alignment import private
 from anyparty.alignment.overlap import Overlap
 from anyparty.api.federation import read_party
 from anyparty.api.training_run import member_of, summary_before
+from anyparty.api.verdict import Comparison
 from anyparty.artifacts.model_files import ModelSummary, write_model
 from anyparty.artifacts.recorder import SiteRecorder, counted_costs, sizes_of
 from anyparty.artifacts.run_folder import alone
@@ -281,4 +282,8 @@ async def _score(party: SiteParty, outcome: PartyResult, net: Channel) -> dict[s
     rows = outcome.rows
     assert rows.y is not None
     assert rows.observed is not None
-    return metrics.evaluate(answered, rows.y[wanted].cpu(), None, rows.observed[wanted].cpu(), seeds).to_json()
+    comparison = Comparison.of({net.me: rows}, outcome.view.use, party.roster, answered.task, party.config.train.seed)
+    return metrics.evaluate(
+        answered, rows.y[wanted].cpu(), None, rows.observed[wanted].cpu(), seeds,
+        compare=lambda whole: comparison.worth({net.me: rows}, wanted, party.roster.blocks, whole),
+    ).to_json()  # fmt: skip
