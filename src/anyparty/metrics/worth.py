@@ -23,6 +23,7 @@ from anyparty.errors import some
 from anyparty.metrics.scores import METRICS, LabelledPredictions, ScoreTable, metric_label
 
 RESAMPLES, FEWEST_RESAMPLES, MOST_DRAWN = 200, 40, 4_000_000
+CLOSE = 0.03  # with a wider interval, no difference is not "nothing"
 LIKE_SHARE = {"auroc", "log_loss"}  # metrics that are shown with three decimals
 
 
@@ -84,7 +85,8 @@ class Worth:
 
     def to_json(self) -> dict[str, Any]:
         """Return the values for JSON, with the verdict; NaN becomes ``None``."""
-        found = {**asdict(self), "verdict": self.verdict}
+        lines, texts = [asdict(line) for line in self.lines], {"passive": [*self.passive], "notes": [*self.notes]}
+        found = {**vars(self), "verdict": self.verdict, "lines": lines, **texts}
         for each in (found, *(line["scores"] for line in found["lines"])):
             each |= {key: None for key, value in each.items() if isinstance(value, float) and math.isnan(value)}
         return found
@@ -105,7 +107,10 @@ class Worth:
         if math.isnan(self.difference):
             return f"{label} is not defined on these test rows, so they do not show what {who} add{s}"
         if not abs(self.difference) > self.half_width:  # also if the interval is NaN
-            return f"{who} add{s} nothing here: {label} {own} without, {whole} with {'it' if one else 'them'} {change}"
+            scores = f"{label} {own} without, {whole} with {'it' if one else 'them'} {change}"
+            if not self.half_width <= CLOSE * (1.0 if self.metric == "auroc" else self.value("own")):
+                return f"{self.lines[0].rows:,} test rows are too few to tell whether {who} add{s} something: {scores}"
+            return f"{who} add{s} nothing here: {scores}"
         verb = "raise" if self.difference > 0 else "lower"
         if (self.difference > 0) == METRICS[self.metric].greater:
             return f"{who} {verb}{s} {label} from {own} to {whole} {change}"
