@@ -15,7 +15,7 @@ from anyparty.core.types import Roster, Task
 from anyparty.errors import ConfigError, remark
 from anyparty.metrics.baselines import BoosterBaseline, Floats
 from anyparty.metrics.scores import LabelledPredictions
-from anyparty.metrics.worth import Worth, line_of, worth_of
+from anyparty.metrics.worth import Worth, is_better, line_of, worth_of
 from anyparty.problem.rows import Rows
 from anyparty.problem.splits import TRAIN, VALIDATION, Part
 
@@ -102,17 +102,24 @@ class Comparison:
             line_of(f"{active}'s own columns (boosted trees)" if held else f"{active}, a constant guess", "own", own),
             line_of("all parties" if set(asked) == set(self.roster.blocks) else " + ".join(asked), "all", kept),
         ]
-        for name in passive if answer is not None and len(passive) <= MOST_OFFLINE and len(asked) > 1 else ():
-            assert answer is not None
-            part = answer([each for each in asked if each != name])
-            scores = functional.pad(part.scores, (0, whole.unseen))
-            lines.append(line_of(f"{name} offline", "without",
-                                 replace(whole, scores=scores, answered=part.answered & good)))  # fmt: skip
+        reference, best = "own", own
+        left_out = [(f"{name} offline", "without", [each for each in asked if each != name]) for name in passive]
+        left_out = left_out if len(passive) <= MOST_OFFLINE and len(asked) > 2 else []
+        if held:
+            left_out.append((f"{active} alone, all others offline", "alone", [active]))
+        for name, kind, parties in left_out if answer is not None else ():
+            part = answer(parties)  # type: ignore[misc]
+            scored = replace(whole, scores=functional.pad(part.scores, (0, whole.unseen)),
+                             answered=part.answered & good)  # fmt: skip
+            lines.append(line_of(name, kind, scored))
+            if kind == "alone" and bool(part.answered[good].all()) and is_better(lines[-1], lines[0], whole.task):
+                reference, best = "alone", scored.where(good)
         if set(self.roster.blocks) <= rows.keys():
             pooled = replace(kept, scores=self._scores(self.roster.blocks, rows, wanted[good], whole))
             lines.append(line_of("all columns in one place (no federation can)", "pooled", pooled))
         every = set(passive) == set(self.roster.blocks) - {active}
-        return worth_of(active, passive, lines, kept, own, every=every, seed=self.seed, notes=notes)
+        return worth_of(active, passive, lines, kept, best, every=every, seed=self.seed, reference=reference,
+                        notes=notes)  # fmt: skip
 
     @property
     def own(self) -> tuple[str, ...]:

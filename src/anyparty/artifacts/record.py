@@ -162,6 +162,7 @@ class WorthEntry(Entry):
     lines: Annotated[list[WorthLine], Field(min_length=1)]
     difference: _Number
     half_width: _Number
+    reference: Literal["own", "alone"] = "own"
     notes: list[str] = []
 
 

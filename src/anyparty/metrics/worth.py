@@ -33,7 +33,8 @@ class Line:
 
     Attributes:
         name: a description for readers.
-        kind: "own" for the active party alone, "all" for the model, "without" for the model if one party is offline,
+        kind: "own" for trees of the active party, "alone" for the model without the other parties, "all" for the model,
+            "without" for the model if one party is offline,
             "pooled" for trees on all columns in one place.
         scores: the values of the metrics in ``METRICS`` by name.
         rows: the number of test rows that are scored.
@@ -55,6 +56,8 @@ class Worth:
         every: whether these are all passive parties with columns.
         metric: the metric of the verdict: AUROC, the mean over classes if there are more than two, or RMSE.
         lines: the scores, in the order of the table.
+        reference: the kind of the line that stands for the active party alone: "own", or "alone" if it is better, so
+            that a difference between trees and networks is not taken for a contribution of the other parties.
         difference: the model's value of the metric minus the value of the active party alone.
         half_width: half of the width of the 95 % interval of the difference, from paired resamples of the test rows.
         notes: remarks, as sentences.
@@ -67,6 +70,7 @@ class Worth:
     lines: tuple[Line, ...]
     difference: float
     half_width: float
+    reference: str = "own"
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -80,7 +84,7 @@ class Worth:
         return cls(
             active=values["active"], passive=tuple(values["passive"]), every=values["every"], metric=values["metric"],
             lines=lines, difference=_number(values["difference"]), half_width=_number(values["half_width"]),
-            notes=tuple(values.get("notes", ())),
+            reference=values.get("reference", "own"), notes=tuple(values.get("notes", ())),
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
@@ -102,20 +106,21 @@ class Worth:
         one = len(self.passive) == 1
         who = f"the other {'party' if one else 'parties'}" if self.every else some(self.passive)
         s, label = "s" if one else "", metric_label(self.metric)
-        own, whole = (self.shown(self.value(kind)) for kind in ("own", "all"))
+        own, whole = (self.shown(self.value(kind)) for kind in (self.reference, "all"))
         change = f"({self.shown(self.difference, sign=True)} ± {self.shown(self.half_width)})"
         if math.isnan(self.difference):
             return f"{label} is not defined on these test rows, so they do not show what {who} add{s}"
         if not abs(self.difference) > self.half_width:  # also if the interval is NaN
             scores = f"{label} {own} without, {whole} with {'it' if one else 'them'} {change}"
-            if not self.half_width <= CLOSE * (1.0 if self.metric == "auroc" else self.value("own")):
+            if not self.half_width <= CLOSE * (1.0 if self.metric == "auroc" else self.value(self.reference)):
                 return f"{self.lines[0].rows:,} test rows are too few to tell whether {who} add{s} something: {scores}"
             return f"{who} add{s} nothing here: {scores}"
         verb = "raise" if self.difference > 0 else "lower"
         if (self.difference > 0) == METRICS[self.metric].greater:
             return f"{who} {verb}{s} {label} from {own} to {whole} {change}"
-        return (f"{who} do{'es' if one else ''} not help here: trees on {self.active}'s own columns are better, "
-                f"{label} {own} against {whole} {change}")  # fmt: skip
+        return (
+            f"{who} do{'es' if one else ''} not help here: {self.active} alone has {label} {own}, all {whole} {change}"
+        )
 
     def shown(self, value: float, metric: str | None = None, *, sign: bool = False) -> str:
         """Return a value of a metric as text."""
@@ -165,6 +170,13 @@ def line_of(name: str, kind: str, rows: LabelledPredictions) -> Line:
                 scores={each: METRICS[each].of(rows) if len(rows.y) else math.nan for each in names})  # fmt: skip
 
 
+def is_better(one: Line, other: Line, task: Task) -> bool:
+    """Return True if the verdict's metric is better in the first line."""
+    metric = metrics_of(task)[0]
+    difference = one.scores[metric] - other.scores[metric]
+    return difference > 0 if METRICS[metric].greater else difference < 0
+
+
 def paired_difference(
     whole: LabelledPredictions, own: LabelledPredictions, metric: str, seed: int
 ) -> tuple[float, float]:
@@ -186,10 +198,10 @@ def paired_difference(
 
 def worth_of(
     active: str, passive: Sequence[str], lines: Sequence[Line], whole: LabelledPredictions, own: LabelledPredictions, *,
-    every: bool, seed: int, notes: Sequence[str] = (),
+    every: bool, seed: int, reference: str = "own", notes: Sequence[str] = (),
 ) -> Worth:  # fmt: skip
     """Compare the model's answers with those of the active party alone; ``whole`` and ``own`` have the same n rows."""
     metric = metrics_of(whole.task)[0]
     difference, half_width = paired_difference(whole, own, metric, seed)
     return Worth(active=active, passive=tuple(passive), every=every, metric=metric, lines=tuple(lines),
-                 difference=difference, half_width=half_width, notes=tuple(notes))  # fmt: skip
+                 difference=difference, half_width=half_width, reference=reference, notes=tuple(notes))  # fmt: skip
