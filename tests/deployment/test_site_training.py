@@ -103,6 +103,7 @@ def test_each_site_trains_and_stores_only_its_own_model_part(tmp_path):
     told = run(sites, settings(epochs=30))
     assert told["bank"]["evaluation"]["overall"]["accuracy"] > 0.7  # positions are random: .83 to .95 in twelve runs
     assert told["shop"]["evaluation"] is None
+    assert [line["kind"] for line in told["bank"]["evaluation"]["worth"]["lines"]] == ["own", "all"]
     for name, site in sites.items():
         assert [path.name for path in (site.folder / "parties").iterdir()] == [name]
         kept = json.loads((site.folder / "model.json").read_text())["method"]

@@ -48,7 +48,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Worth:
-    """What the passive parties change.
+    """The change that the passive parties make.
 
     Attributes:
         active: the active party.
