@@ -212,7 +212,10 @@ def test_of_many_parties_sets_are_not_listed(pages):
     [
         ("two", {"overlap", "training", "sets", "sizes", "brings", "residuals", "flows", "tags"}),
         ("five", {"overlap", "training", "sets", "sizes", "brings", "calibration", "confusion", "flows", "tags"}),
-        ("twelve", {"overlap", "training", "sizes", "brings", "thresholds", "calibration", "confusion", "flows", "tags"}),
+        (
+            "twelve",
+            {"overlap", "training", "sizes", "brings", "thresholds", "calibration", "confusion", "flows", "tags"},
+        ),
         ("half", {"overlap", "training", "flows", "tags"}),
     ],
 )
