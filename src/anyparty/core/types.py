@@ -138,6 +138,8 @@ class MessageSpec:
         holds: a description of the content.
         learns: a description of the information that the receiver gains.
         when: the condition under which the message is sent; empty if it is sent in every run.
+        consent: True if the message shows cells of the sender's table, so that a site sends it only if its own settings
+            list the message.
 
     Raises:
         ConfigError: ``frm`` or ``to`` is not a role.
@@ -149,6 +151,7 @@ class MessageSpec:
     holds: str
     learns: str
     when: str = ""
+    consent: bool = False
 
     def __post_init__(self) -> None:
         for end in ("frm", "to"):

@@ -23,6 +23,7 @@ from anyparty.errors import ConfigError, ModelError, continued, nearest, some
 from anyparty.methods.false_vfl.false_vfl import FalseVFL1, FalseVFL2
 from anyparty.methods.method import Method, predictor_of
 from anyparty.methods.one_exchange.apc import Apc
+from anyparty.methods.one_exchange.boosting import Boosting
 from anyparty.methods.one_exchange.vfedtrans import VFedTrans
 from anyparty.methods.split.combinatorial import Combinatorial
 from anyparty.methods.split.fedhssl import FedHSSL
@@ -85,6 +86,13 @@ IDLE = (
     IgnoredParameters(
         FIRST, ("pretrain_follow",), lambda of: of.pretrain == "simsiam", "without pretrain = 'byol' or 'moco'"
     ),
+    IgnoredParameters((Boosting,), ("bins",), lambda of: of.exchange == "scores", "with exchange = 'scores'"),
+    IgnoredParameters(
+        (Boosting,),
+        ("rounds", "score_trees", "score_leaves", "folds"),
+        lambda of: of.exchange == "bins",
+        "with exchange = 'bins'",
+    ),
     IgnoredParameters(
         (Split,),
         ("hosting",),
@@ -138,6 +146,7 @@ METHODS: dict[str, Callable[..., Rule | Method]] = {
     **SPLIT,
     "apc": Apc,
     "vfedtrans": VFedTrans,
+    "boosting": Boosting,
     "fedhssl": FedHSSL,
     "false-vfl-1": FalseVFL1,
     "false-vfl-2": FalseVFL2,
