@@ -38,13 +38,16 @@ DIVISIONS = {
     "weak active party": {"bank": LIMIT, "b": STATUS, "c": BILLS, "d": PAYMENTS},
     "strong active party": {"bank": [*LIMIT, STATUS[0]], "b": STATUS[1:], "c": BILLS, "d": PAYMENTS},
 }
-TABLES = {"encoder": TableEncoder(), "epochs": 10, "batch_size": 512, "keep": "last", "patience": None,
+TABLES = {"encoder": TableEncoder(), "metric": "auroc", "epochs": 10, "batch_size": 512, "keep": "last", "patience": None,
           "parameters": {"embedding": 16},
           "optimizer": Optimizer(name="adamw", lr=4e-3, weight_decay=0.05, schedule="cosine")}  # fmt: skip
 METHODS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "Sum, settings for tables": ("sum", TABLES),
     "LASER-VFL, settings for tables": ("laser", TABLES),
-    "LASER-VFL, default settings": ("laser", {}),
+    "LASER-VFL, default settings": ("laser", {"metric": "auroc"}),
+    "Boosting, scores": ("boosting", {"validation": 0.0}),
+    "Boosting, scores, one round": ("boosting", {"validation": 0.0, "parameters": {"rounds": 1}}),
+    "Boosting, bins": ("boosting", {"validation": 0.0, "parameters": {"exchange": "bins"}}),
 }
 
 
@@ -77,7 +80,7 @@ def scores(
     federation = Federation.from_tables(tables, id="id", label="label", active="bank", task="classification")
 
     def trained(method: str, settings: dict[str, Any]) -> float:
-        model = federation.train(method, seed=seed, test=0.0, metric="auroc", **settings)
+        model = federation.train(method, seed=seed, test=0.0, **settings)
         frame = model.predict(new).frame().sort("id")
         (column,) = (name for name in frame.columns if name.startswith("p") and "1" in name)
         return float(roc_auc_score(y[test], frame[column].to_numpy()))

@@ -80,7 +80,7 @@ class Case:
     def make(self) -> Method:
         if self.own is not None:
             return self.own()
-        return method(self.of, **{"embedding": 5} | self.parameters)
+        return method(self.of, **({} if self.of == "boosting" else {"embedding": 5}) | self.parameters)
 
     def draw(self, **changes: Any) -> World:
         return world(**{**self.world, **changes})
@@ -109,6 +109,7 @@ SHARED = {"echo": True}  # a model of the columns can only find what columns sha
 SCARCE = {"scarce": True}
 LATENT = {"top": 3, "hidden": (8,), "head_hidden": (8,), "samples": 4, "predict_samples": 16}
 MISSING = LATENT | {"indicator_hidden": (8, 8)}
+FEW_TREES = {"trees": 40, "score_trees": 20}
 CASES = (
     Case(title="local", of="local"),
     Case(title="standard", of="standard"),
@@ -168,6 +169,10 @@ CASES = (
     Case(title="vfedtrans with a head", of="vfedtrans", parameters=SEEDED | {"classifier": "head", "append": False},
          optimizer=ADAM),
     Case(title="vfedtrans of numbers", of="vfedtrans", parameters=SEEDED, world=NUMBERS, optimizer=ADAM),
+    Case(title="boosting", of="boosting", parameters=FEW_TREES),
+    Case(title="boosting, one round", of="boosting", parameters=FEW_TREES | {"rounds": 1}, world={"gaps": True}),
+    Case(title="boosting of numbers", of="boosting", parameters=FEW_TREES, world=NUMBERS),
+    Case(title="boosting by bins", of="boosting", parameters={"exchange": "bins", "trees": 40}, world={"gaps": True}),
     Case(title="fedhssl", of="fedhssl", joint=fedhssl, rounding=2e-4),
     Case(title="fedhssl by BYOL", of="fedhssl", parameters={"pretrain": "byol"}, joint=fedhssl, rounding=2e-4),
     Case(title="fedhssl by MoCo", of="fedhssl", parameters={"pretrain": "moco", "pretrain_temperature": 0.5},
@@ -234,6 +239,11 @@ BAD: dict[str, tuple[dict[str, Any], ...]] = {
         {"precision": "float8"},
     ),
     "vfedtrans": (*ONCE_BAD, {"masks": "none"}, {"server": "s"}, {"key_generator": "g"}, {"append": "often"}),
+    "boosting": (
+        {"exchange": "labels"}, {"rounds": 0}, {"rounds": 3}, {"bins": 15}, {"bins": 256}, {"trees": 0}, {"folds": 1},
+        {"learning_rate": 0.0}, {"learning_rate": float("nan")}, {"leaves": 1}, {"keep": 0.0}, {"keep": 1.0},
+        {"score_trees": 0}, {"score_leaves": 1},
+    ),
     "fedhssl": ({"pretrain": "none"}, {"guide": -0.5}, {"guide": float("nan")}, {"pretrain_batch_size": 0}),
     "false-vfl-1": LATENT_BAD,
     "false-vfl-2": (*LATENT_BAD, {"indicator_hidden": (0,)}),

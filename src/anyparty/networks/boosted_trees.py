@@ -85,6 +85,9 @@ def cross_fit(
 ) -> tuple[list[list[Booster]], Tensor]:  # fmt: skip
     """Fit trees for each fold, to the rows of all other folds.
 
+    In a regression, the mean of the targets of these rows is subtracted first. With it, the outputs of a fold would be
+    high if its own targets are low, and later trees would learn from that.
+
     Args:
         x: [n, F], the rows; NaN is a missing cell.
         y: [n, R], for each of R outputs a target; each output has trees of its own.
@@ -100,7 +103,7 @@ def cross_fit(
         classes].
 
     """
-    fitting, members = _Fitting(x, settings, seed, objective, classes), []
+    fitting, members = _Fitting(x, settings, seed, objective, classes, centred=objective == "regression"), []
     held = torch.zeros(len(x), y.shape[1] * classes)
     numbers = folds.unique()
     for fold in numbers:
@@ -115,18 +118,26 @@ def cross_fit(
 class _Fitting:
     """Rows whose columns LightGBM has binned once, for several fits to subsets of them."""
 
-    def __init__(self, x: Tensor, settings: TreeSettings, seed: int, objective: Objective, classes: int) -> None:
+    def __init__(
+        self, x: Tensor, settings: TreeSettings, seed: int, objective: Objective, classes: int, *, centred: bool = False
+    ) -> None:
         self.parameters: dict[str, Any] = {
             "objective": objective, "learning_rate": settings.rate, "num_leaves": settings.leaves,
             "min_data_in_leaf": settings.least, "feature_fraction": settings.columns, "seed": seed % 2**31,
             "num_threads": torch.get_num_threads(), "deterministic": True, "force_row_wise": True, "verbosity": -1,
             **({"num_class": classes} if objective == "multiclass" else {}),
+            **({"boost_from_average": False} if centred else {}),
         }  # fmt: skip
+        self.centred = centred
         self.trees, self.numbers = settings.trees, _numpy(x)
         self.rows: Any = None
 
     def fit(self, y: Tensor, weight: Tensor | None, used: Tensor | None = None) -> Booster:
         module, parameters = lightgbm(), self.parameters
+        if self.centred:
+            share = torch.ones_like(y) if weight is None else weight
+            share = share if used is None else torch.where(used, share, 0.0)
+            y = y - (share * y).sum() / share.sum()
         label, weights = _numpy(y.double()), None if weight is None else _numpy(weight.double())
         if self.rows is None:
             self.rows = module.Dataset(self.numbers, label, params=parameters, free_raw_data=False)

@@ -15,7 +15,7 @@ Symbols   F   the active party's current model, as margins (log-odds) of each ro
 
 Stages    exchange = "scores"
   scores     F is the frequency of each class, or the mean: the active party sends r and h, and receives every z_k.
-  scores2    with ``rounds = 2``: F is cross-fitted to the active party's columns and all z_k of the first stage.
+  scores2    unless ``rounds = 1``: F is cross-fitted to the active party's columns and all z_k of the first stage.
   trees      the active party fits trees to its own columns and all z_k.
           exchange = "bins"
   bins       every passive party sends its columns as numbers of bins: half of a column's bounds are quantiles of the
@@ -70,8 +70,8 @@ RESIDUAL = MessageSpec(
     tag="residual",
     frm="active",
     to="block",
-    holds="residuals of the labels of the receiver's training rows, and the curvature of the loss, [n_k, R] each; sent "
-    "once or twice in training",
+    holds="residuals of the labels of the receiver's training rows, and the curvature of the loss (not in regression), "
+    "[n_k, R] each; sent once or twice in training",
     learns="the label of each of its training rows, exactly, and the active party's estimate of it",
 )
 SCORE = MessageSpec(
@@ -127,7 +127,7 @@ class Boosting:
     """
 
     exchange: Literal["scores", "bins"] = "scores"
-    rounds: Annotated[int, Field(ge=1, le=2)] = 1
+    rounds: Annotated[int, Field(ge=1, le=2)] = 2
     bins: Annotated[int, Field(ge=16, le=255)] = 255
     trees: Annotated[int, Field(ge=1)] = 150
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.05
@@ -209,6 +209,8 @@ class Boosting:
             expected = {name: TensorSpec((len(x), -1)) for name in ("residual", "curvature")}
             got = await _receive(net, seat.roster.active, "residual", expected, len(x))
             residual, curvature = (got[name].to(x.device) for name in ("residual", "curvature"))
+            if not curvature.shape[1]:
+                curvature = torch.ones_like(residual)
             if residual.shape != curvature.shape or not residual.shape[1] or not (curvature > 0).all():
                 raise MessageError(f"message 'residual' from {seat.roster.active!r} to {net.me!r}: expected a positive "
                                    "curvature for each residual")  # fmt: skip
@@ -221,7 +223,7 @@ class Boosting:
     def _residuals(
         self, stage: int, state: State, rows: Rows, batch: Batch, folds: Tensor
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Return r and h, [n, R] each, of the labelled rows of a batch."""
+        """Return r and h, [n, R] each, of the labelled rows of a batch; in a regression, h is 1 and left out: [n, 0]."""
         seat, y = state.seat, _labels(rows, batch.rows)
         task = seat.task
         assert task is not None
@@ -233,8 +235,8 @@ class Boosting:
                                 objective=_objective(task), classes=outputs_of(task))[1].to(y.device)  # fmt: skip
         if task.kind == "regression":
             now = y.mean() if margins is None else margins[:, 0]
-            residual = (y - now).float().unsqueeze(1)
-            return residual, torch.ones_like(residual)
+            residual = (y - now).float()
+            return (residual - residual.mean()).unsqueeze(1), residual.new_zeros(len(y), 0)
         weights = torch.tensor(task.weights or [1.0] * task.outputs, device=y.device)
         true = nn.functional.one_hot(y.long(), task.outputs) * 1.0
         if margins is None:
