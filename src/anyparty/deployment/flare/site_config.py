@@ -41,6 +41,8 @@ class SiteConfig(ReadingSettings):
             runs at this site. Any other factory is refused.
         methods: user-defined methods, as ``module:name``, that a job may use. Their code is imported and runs at this
             site. Any other user-defined method is refused.
+        consents: messages that show cells of this party's table, such as "bins", which the site may send. A method that
+            sends any other such message is refused.
         id: the id column for alignment, or several columns; by default the id column in the job's settings.
         columns: the columns that a job may read, as features or label; by default all columns that the job does not
             drop.
@@ -58,6 +60,7 @@ class SiteConfig(ReadingSettings):
     parts: dict[str, str] = PARTS
     encoders: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
+    consents: tuple[str, ...] = ()
     id: str | tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     threads: int | None = None

@@ -96,6 +96,22 @@ def method_at(site: SiteSettings, config: Config) -> Method:
     return chosen(config.allowing(getattr(site, "methods", ())))
 
 
+def check_consent(site: SiteSettings, method: Method) -> None:
+    """Check that the settings of a passive party's site list every message of a method that shows cells of its table.
+
+    Raises:
+        ConfigError: the settings do not list such a message as ``consents``.
+    """
+    given = getattr(site, "consents", ())
+    for message in method.can.messages:
+        if message.consent and message.tag not in given and site.party != site.active:
+            raise ConfigError(
+                f"party {site.party!r}: with {method.can.title}, its message {message.tag!r} shows cells of its table "
+                f"to {site.active!r}, and the party's own settings do not allow it; if this party agrees, write "
+                f'consents = ["{message.tag}"] into local/anyparty.toml in its kit, above any [table]'
+            )
+
+
 def _check_listed(site: SiteSettings, factory: str | None, what: str, setting: str) -> None:
     if factory is not None and factory not in getattr(site, setting, ()):
         raise ConfigError(

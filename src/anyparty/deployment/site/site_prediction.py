@@ -29,7 +29,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.storage import write_json, writing
 from anyparty.core.types import Channel, MessageSpec, Roster, TensorSpec
 from anyparty.deployment.site.alignment_cache import ALIGNMENT, aligned, kinds_in
-from anyparty.deployment.site.policy import SiteSettings, check_columns, encoder_at, method_at
+from anyparty.deployment.site.policy import SiteSettings, check_columns, check_consent, encoder_at, method_at
 from anyparty.deployment.site.site_training import SiteParty, declared, remarked, roster_of
 from anyparty.errors import ConfigError, ModelError, NotGiven, PredictionError, nearest, some
 from anyparty.methods.method import Method, PartyContext
@@ -70,14 +70,15 @@ class StoredPart:
         ``config`` may contain a user-defined method and encoder, if the party's own settings allow them.
 
         Raises:
-            ConfigError: the party's settings do not allow the user-defined method or encoder, or ``config`` does not
-                contain it.
+            ConfigError: the party's settings do not allow the user-defined method or encoder, or a message of the
+                method; or ``config`` does not contain it.
             ModelError: no model was trained here, or files are damaged.
         """
         summary, me = ModelSummary.load(site.folder / "model.json"), site.party
         party_folder, seat = site.folder / "parties" / me, PartyContext(me=me, roster=summary.roster, task=summary.task)
         try:
             method = summary.make(site.folder, method_at(site, config) if config and config.method.factory else None)
+            check_consent(site, method)
             made = encoder_at(site, config) if config and config.encoder_settings(me).factory else None
             return cls(
                 summary,

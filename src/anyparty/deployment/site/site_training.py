@@ -39,6 +39,7 @@ from anyparty.deployment.site.alignment_cache import ALIGNMENT, aligned, welcome
 from anyparty.deployment.site.policy import (
     SiteSettings,
     check_columns,
+    check_consent,
     encoder_at,
     method_at,
     secret_in,
@@ -86,13 +87,15 @@ class SiteParty:
         """Return the party, with its table read from the file.
 
         Raises:
-            ConfigError: the party's own settings have no table, or do not allow a column or code that the job uses; or
-                the job's settings have no label, or an unknown party.
+            ConfigError: the party's own settings have no table, or do not allow a column, code or message that the job
+                uses; or the job's settings have no label, or an unknown party.
             TableError: the table cannot be used, or has the label column among its features.
         """
         config = with_own_reading(site, config)
         roster, encoder = roster_of(site, config), encoder_at(site, config)
-        method = scheduled(method_at(site, config), config)
+        method = method_at(site, config)
+        check_consent(site, method)
+        method = scheduled(method, config)
         facts = summary_before(config, method, roster)
         if site.table is None:
             raise ConfigError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
