@@ -105,7 +105,7 @@ def cross_fit(
     """
     fitting, members = _Fitting(x, settings, seed, objective, classes, centred=objective == "regression"), []
     held = torch.zeros(len(x), y.shape[1] * classes)
-    numbers = folds.unique()
+    numbers = torch.unique(folds)
     for fold in numbers:
         out = folds == fold
         used = ~out if len(numbers) > 1 else out  # with a single fold, rows are seen by their own trees
@@ -179,7 +179,7 @@ class BoostedTrees(nn.Module):
         self.register_buffer("sizes", torch.zeros(0, 0, dtype=torch.int64))  # [M, boosters of a member], in bytes
         self.register_buffer("shape", torch.tensor([0, outputs]))  # F and R
         any_length(self, "text", "sizes")
-        self.register_load_state_dict_post_hook(lambda module, _: module.parse())
+        self.register_load_state_dict_post_hook(lambda module, _: module.parse())  # type: ignore[no-untyped-call]
         self._members: list[list[Booster]] = []
 
     @property
@@ -317,18 +317,17 @@ class Bins(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("bounds", torch.zeros(0, 0))  # [F, at most 254]; the last bound fills a shorter row
+        self.register_buffer("bounds", torch.zeros(0, 0))  # [F, at most 254]; a shorter row ends in the largest float
         any_length(self, "bounds")
 
     def set_bounds(self, columns: Sequence[NDArray[np.float64]]) -> None:
         """Store the bounds of each column, in ascending order."""
         most = max(map(len, columns))
-        padded = [np.pad(bounds, (0, most - len(bounds)), mode="edge") for bounds in columns]
+        last = float(np.finfo(np.float32).max)
+        padded = [np.pad(bounds, (0, most - len(bounds)), constant_values=last) for bounds in columns]
         self.bounds = torch.tensor(np.array(padded), dtype=torch.float32, device=self.bounds.device)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the bin of each cell: the number of bounds that are not above it."""
         codes = torch.searchsorted(self.bounds, x.T.contiguous(), right=True).T
         return torch.where(x.isnan(), self.EMPTY, codes).to(torch.uint8)
-
-
