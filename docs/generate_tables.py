@@ -47,6 +47,7 @@ ALL_METHODS = "all"
 NO_DEFAULT = dict.fromkeys(("", "None", "{}"), "none")
 NO_GRADIENTS = "nothing from gradients: none are sent"
 BASELINES = ("local", "standard", "ensemble", "combinatorial", "plug")
+MORE = {"boosting": {"exchange": "bins"}}  # parameters with which a method sends messages that it does not by default
 SHARED_PAGES = {  # other methods: a page with their own name
     **dict.fromkeys(BASELINES, "baselines"),
     **dict.fromkeys(("false-vfl-1", "false-vfl-2"), "false_vfl"),
@@ -90,8 +91,9 @@ def messages_of_methods(names: Iterable[str]) -> tuple[DocumentedMessage, ...]:
     """Return the messages of methods, each once, with the methods that send it."""
     senders: dict[MessageSpec, list[str]] = {}
     for name in names:
-        for message in method(name).can.messages:
-            senders.setdefault(message, []).append(name)
+        for message in (*method(name).can.messages, *method(name, **MORE.get(name, {})).can.messages):
+            if name not in senders.setdefault(message, []):
+                senders[message].append(name)
     return tuple(DocumentedMessage(message=message, methods=tuple(those)) for message, those in senders.items())
 
 
@@ -290,6 +292,7 @@ PAGES: Mapping[str, Callable[[], dict[str, str]]] = {
     "explanation/methods/pseudo.md": partial(parameter_tables, Pseudo),
     "explanation/methods/apc.md": partial(parameter_tables, METHODS["apc"]),
     "explanation/methods/vfedtrans.md": partial(parameter_tables, METHODS["vfedtrans"]),
+    "explanation/methods/boosting.md": partial(parameter_tables, METHODS["boosting"]),
     "explanation/methods/fedhssl.md": partial(parameter_tables, METHODS["fedhssl"]),
     "explanation/methods/false_vfl.md": partial(parameter_tables, METHODS["false-vfl-2"]),
     "explanation/methods/flex.md": partial(parameter_tables, LocalIterations, AdaptiveFlex, clock=True),

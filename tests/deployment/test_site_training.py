@@ -319,6 +319,7 @@ def test_a_party_with_labels_only_may_allow_just_its_label_column(tmp_path):
 class ListingSite(Site):
     encoders: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
+    consents: tuple[str, ...] = ()
 
 
 @pytest.fixture
@@ -489,6 +490,21 @@ def test_a_method_that_all_parties_list_trains_predicts_and_serves(tmp_path, job
     assert type(kept.method.rule).__name__ == "Mine"
     with pytest.raises(ConfigError, match=r"give the settings that it was trained with, with their factory \(--config"):
         load_party(sites["bank"], None)
+
+
+@pytest.mark.parametrize("consents", [(), ("score",)])
+def test_bins_are_sent_only_by_a_party_that_consents(tmp_path, consents):
+    config = Config.of(settings().model_dump(exclude_none=True) | {"method": {"name": "boosting", "exchange": "bins"}})
+    sites = {name: ListingSite(**vars(site), consents=("bins",)) for name, site in world(tmp_path).items()}
+    run(sites, config)
+    told = memory.play({name: partial(predict_at_site, site, config) for name, site in sites.items()})
+    assert told["bank"]["answered"] == told["bank"]["rows"] > 0
+    shop, said = replace(sites["shop"], consents=consents), r"party 'shop'.*'bins' shows cells.*consents = \[\"bins\"\]"
+    with pytest.raises(ConfigError, match=said):
+        SiteParty.of(shop, config)
+    with pytest.raises(ConfigError, match=said):
+        load_party(shop, config)
+    SiteParty.of(replace(sites["bank"], consents=()), config)  # the active party sends none
 
 
 def test_a_party_reads_its_table_by_its_own_settings(tmp_path):

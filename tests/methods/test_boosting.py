@@ -65,9 +65,7 @@ class TestScores:
         _, at = notes_of(of, **FEW)
         rows = int((of.usable & of.observed[:, 1]).sum())
         size = {
-            tag: sum(
-                row["bytes_sent"] for row in at.ledger.rows() if row["tag"] == tag and "b" in {row["sender"], row["receiver"]}
-            )
+            tag: sum(row["bytes_sent"] for row in at.ledger.rows() if row["tag"] == tag and "b" in row.values())
             for tag in ("residual", "score")
         }
         assert size == {"residual": 2 * 8 * rows, "score": 2 * 4 * rows}
@@ -82,7 +80,7 @@ class TestScores:
     def test_a_curvature_that_is_not_positive_is_refused(self, monkeypatch):
         right = boosting.Boosting._residuals
         monkeypatch.setattr(boosting.Boosting, "_residuals", lambda *given: [right(*given)[0], 0 * right(*given)[1]])
-        with pytest.raises(MessageError, match="message 'residual' from 'a' to '.'.* positive curvature"):
+        with pytest.raises(MessageError, match=r"message 'residual' from 'a' to '.'.* positive curvature"):
             notes_of(worlds.world(), **FEW)
 
 

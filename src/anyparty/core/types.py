@@ -213,8 +213,9 @@ class Capabilities:
 
     @property
     def gradients(self) -> tuple[MessageSpec, ...]:
-        """The messages that return gradients to passive parties, from which labels can be inferred."""
-        return tuple(message for message in self.messages if message.tag == "gradient" and message.to != "active")
+        """The messages that give gradients or residuals to passive parties, from which labels can be inferred."""
+        tags = ("gradient", "residual")
+        return tuple(message for message in self.messages if message.tag in tags and message.to != "active")
 
     @property
     def trains_with_all(self) -> bool:

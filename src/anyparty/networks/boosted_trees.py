@@ -66,8 +66,10 @@ def lightgbm() -> Any:
     try:
         import lightgbm as module  # noqa: PLC0415
     except (ImportError, OSError) as error:
-        raise ConfigError(f"boosted trees need LightGBM, which cannot be loaded here ({error}): pip install lightgbm; "
-                          "if libgomp is missing, apt install libgomp1 (on macOS, brew install libomp)") from None  # fmt: skip
+        raise ConfigError(
+            f"boosted trees need LightGBM, which cannot be loaded here ({error}): pip install lightgbm; if libgomp is "
+            "missing, apt install libgomp1 (on macOS, brew install libomp)"
+        ) from None
     return module
 
 
@@ -289,7 +291,7 @@ def _check_tree(text: str, number: int, inputs: int) -> None:
 
 
 def _numbers(text: str, number: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    """Yield each key of a tree with its finite numbers; a threshold is infinite if it divides missing cells from others."""
+    """Yield each key of a tree with its numbers, which are finite; only thresholds beside missing cells are not."""
     title, *lines = text.rstrip("\n").split("\n")
     if title != f"Tree={number}" or len(lines) != len(KEYS):
         raise ValueError(title)
@@ -303,7 +305,7 @@ def _numbers(text: str, number: int) -> Iterator[tuple[str, NDArray[np.float64]]
 
 def _has_lengths(values: Mapping[str, NDArray[np.float64]], leaves: int) -> bool:
     """Return whether each key of a tree has its number of numbers; a tree of one leaf leaves out most of them."""
-    few = {key: 0 for key in BY_SPLIT | BY_LEAF} | {"leaf_value": 1, "leaf_count": 1}
+    few = dict.fromkeys(BY_SPLIT | BY_LEAF, 0) | {"leaf_value": 1, "leaf_count": 1}
     many = dict.fromkeys(BY_SPLIT, leaves - 1) | dict.fromkeys(BY_LEAF, leaves)
     lengths = dict.fromkeys(KEYS, 1) | (few if leaves == 1 else many)
     return all(len(found) == lengths[key] for key, found in values.items())

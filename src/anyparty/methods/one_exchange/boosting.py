@@ -87,10 +87,11 @@ BINS = MessageSpec(
     tag="bins",
     frm="block",
     to="active",
-    holds="all columns of the sender's rows, each cell as the number of its bin, [n_k, d_k]; sent once in training, and "
-    "for rows to be predicted",
-    learns="the active party sees the order of all cells of a column, and which are equal up to the width of a bin: a "
-    "categorical column entirely; no bounds of bins are sent",
+    holds="all columns of the sender's rows, each cell as the number of its bin, [n_k, d_k]; sent once in training, "
+    "and for rows to be predicted",
+    learns="the active party sees the order of a column's cells, and which of them are in the same bin: a categorical "
+    "column entirely; no bounds of bins are sent",
+    when='exchange = "bins", and the sender\'s own settings consent',
     consent=True,
 )
 
@@ -223,7 +224,7 @@ class Boosting:
     def _residuals(
         self, stage: int, state: State, rows: Rows, batch: Batch, folds: Tensor
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Return r and h, [n, R] each, of the labelled rows of a batch; in a regression, h is 1 and left out: [n, 0]."""
+        """Return r and h, [n, R] each, of labelled rows; in a regression, h is 1 and left out: [n, 0]."""
         seat, y = state.seat, _labels(rows, batch.rows)
         task = seat.task
         assert task is not None
@@ -314,7 +315,7 @@ class Boosting:
                 parts[name] = (await _values(net, name, self._tag, len(place)), place)
             except PartyLost:
                 silent.append(name)
-        return self._answers(state, rows, batch, parts, asked, silent)
+        return self._answers(state, batch, parts, asked, silent)
 
     @property
     def _tag(self) -> str:
@@ -330,7 +331,7 @@ class Boosting:
         return SCORE.tag, {"score": torch.cat([each(x) for each in trees], dim=1) if known else x[:, :0]}
 
     def _answers(
-        self, state: State, rows: Rows, batch: Batch, parts: Parts, asked: Sequence[str], silent: Sequence[str]
+        self, state: State, batch: Batch, parts: Parts, asked: Sequence[str], silent: Sequence[str]
     ) -> Predictions:
         """Return the answers to a batch from the parties' columns and scores of its rows."""
         seat, task = state.seat, state.seat.task
