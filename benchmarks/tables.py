@@ -1,12 +1,12 @@
-"""Sum, Boosting and LASER-VFL on a business table, beside boosted trees on the active party's own columns and on all columns.
+"""Sum, Boosting and LASER-VFL on a business table, beside trees on the active party's own columns and on all columns.
 
     python -m benchmarks.tables [--quick]
 
 Credit (30,000 rows, two classes), divided among four parties in two ways: with and without the last payment's status at
 the active party. 30 % of each passive party's rows are missing. A fifth of the rows, drawn once, is the test set; the
-settings of Sum and Boosting were chosen with the other rows alone. Boosted trees are those that stand beside the scores
-of every run: LightGBM's, stopped by a fifth of the training rows; they get missing rows of a party as missing values.
-Seeds draw the missing rows and the networks.
+settings of Sum and Boosting were chosen with the other rows alone. The other trees are those beside the scores of every
+run: LightGBM's, stopped by a fifth of the training rows; they get missing rows of a party as missing values. Seeds draw
+the missing rows and the networks.
 
 "Gain" is the share of the difference between the trees on own columns and on all columns that a method reaches: what a
 federation can bring, if all columns in one place can bring 100 %. No real federation can pool its columns.

@@ -85,8 +85,8 @@ def test_a_row_without_cells_has_no_embedding(standard):
     assert frame["h0"][0] is None
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
-def test_every_method_returns_embeddings(name):
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"boosting"}))
+def test_every_network_returns_embeddings(name):
     model = trained(name)
     found = model.embed(tables())
     assert found["a"].height == N

@@ -48,7 +48,8 @@ def tables():
 
 def trained(name="laser", encoder=None, **parameters):
     made = Federation.from_tables(tables(), label="bad")
-    return made.train(name, parameters={"embedding": 4, **parameters}, encoder=encoder or MLP(hidden=(5,)), **SETTINGS)
+    parameters = parameters if name == "boosting" else {"embedding": 4, **parameters}
+    return made.train(name, parameters=parameters, encoder=encoder or MLP(hidden=(5,)), **SETTINGS)
 
 
 @pytest.fixture(scope="module")
