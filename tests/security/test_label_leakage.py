@@ -50,7 +50,7 @@ def test_gradients_reach_the_passive_party_where_they_are_declared_and_nowhere_e
     assert found.tags
     sent = bool({"gradient", "residual"} & found.tags.keys())
     assert sent == bool(method(name).can.gradients) == (name not in SILENT)
-    assert bool(found.stages) == (name not in SILENT and name != "boosting")  # its residuals are labels: no attack needed
+    assert bool(found.stages) == (name not in SILENT and name != "boosting")  # residuals are labels
 
 
 @pytest.mark.parametrize("name", METHODS)
