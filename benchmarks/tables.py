@@ -41,13 +41,16 @@ DIVISIONS = {
 TABLES = {"encoder": TableEncoder(), "metric": "auroc", "epochs": 10, "batch_size": 512, "keep": "last",
           "patience": None, "parameters": {"embedding": 16},
           "optimizer": Optimizer(name="adamw", lr=4e-3, weight_decay=0.05, schedule="cosine")}  # fmt: skip
+SMALL = {"columns": 0.5, "leaves": 15}  # smaller trees of half of the columns each
 METHODS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "Sum, settings for tables": ("sum", TABLES),
     "LASER-VFL, settings for tables": ("laser", TABLES),
     "LASER-VFL, default settings": ("laser", {"metric": "auroc"}),
-    "Boosting, scores": ("boosting", {"validation": 0.0}),
-    "Boosting, scores, one round": ("boosting", {"validation": 0.0, "parameters": {"rounds": 1}}),
-    "Boosting, bins": ("boosting", {"validation": 0.0, "parameters": {"exchange": "bins"}}),
+    "Boosting, scores": ("boosting", {"validation": 0.0, "parameters": SMALL}),
+    "Boosting, scores, one round": ("boosting", {"validation": 0.0, "parameters": SMALL | {"rounds": 1}}),
+    "Boosting, bins": ("boosting", {"validation": 0.0, "parameters": SMALL | {"exchange": "bins"}}),
+    "Boosting, scores, default settings": ("boosting", {"validation": 0.0}),
+    "Boosting, bins, default settings": ("boosting", {"validation": 0.0, "parameters": {"exchange": "bins"}}),
 }
 
 

@@ -111,11 +111,11 @@ class TestAnswers:
         states = worlds.states_of(worlds.train(made, of))
         x, _ = of.rows["a"].block.take((of.usable & of.observed[:, 0]).nonzero().squeeze(1))
         y = of.y[of.usable & of.observed[:, 0]]
-        own = fit_trees(x, y, TreeSettings(trees=20, rate=0.05, leaves=15, least=20), 1, objective="binary")
+        own = fit_trees(x, y, TreeSettings(trees=20, rate=0.05, leaves=31, least=20, columns=1), 1, objective="binary")
         cells = of.rows["a"].block.take(of.places())[0]
         expected = torch.from_numpy(own.predict(cells.numpy())).float()
         found = worlds.predict(made, of, states, asked=["a"]).scores[of.observed[:, 0], 1]
-        assert float(torch.corrcoef(torch.stack([expected, found]))[0, 1]) > 0.95  # the trees' columns differ by seed
+        assert float(torch.corrcoef(torch.stack([expected, found]))[0, 1]) > 0.999
 
     def test_every_set_of_parties_answers_and_is_named(self, parameters):
         of = worlds.world(N=200, classes=2)
@@ -169,7 +169,7 @@ def fitted(x=None):
     x = torch.randn(200, 3, generator=generator)
     y = (x[:, 0] + x[:, 1] > 0).long()
     trees = BoostedTrees()
-    settings = TreeSettings(trees=3, rate=0.1, leaves=4, least=5)
+    settings = TreeSettings(trees=3, rate=0.1, leaves=4, least=5, columns=1.0)
     trees.set_trees([[fit_trees(x, y, settings, 1, objective="binary")]])
     return trees, x
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Objective = Literal["binary", "multiclass", "regression"]
 MOST_BYTES = 256 * 2**20  # of one text
 MOST_LEAVES = 4096
+FEW = 4  # half of two columns would be one, and a tree could not combine them
 HEADER = {"version", "num_class", "num_tree_per_iteration", "label_index", "max_feature_idx", "objective",
           "feature_names", "feature_infos", "tree_sizes"}  # fmt: skip
 END = "end of trees\n"
@@ -46,7 +47,7 @@ class TreeSettings:
         rate: the learning rate.
         leaves: the largest number of leaves of a tree.
         least: the smallest number of training rows in a leaf.
-        columns: the share of the columns, drawn at random, that a tree reads.
+        columns: the share of the columns, drawn at random, that a tree reads; it reads all of at most ``FEW`` columns.
 
     """
 
@@ -54,7 +55,7 @@ class TreeSettings:
     rate: float
     leaves: int
     least: int
-    columns: float = 0.5
+    columns: float
 
 
 def lightgbm() -> Any:
@@ -125,7 +126,8 @@ class _Fitting:
     ) -> None:
         self.parameters: dict[str, Any] = {
             "objective": objective, "learning_rate": settings.rate, "num_leaves": settings.leaves,
-            "min_data_in_leaf": settings.least, "feature_fraction": settings.columns, "seed": seed % 2**31,
+            "min_data_in_leaf": settings.least, "seed": seed % 2**31,
+            "feature_fraction": 1.0 if x.shape[1] <= FEW else settings.columns,
             "num_threads": torch.get_num_threads(), "deterministic": True, "force_row_wise": True, "verbosity": -1,
             **({"num_class": classes} if objective == "multiclass" else {}),
             **({"boost_from_average": False} if centred else {}),

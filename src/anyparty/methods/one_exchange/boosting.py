@@ -120,6 +120,7 @@ class Boosting:
         trees: the number of trees of the active party.
         learning_rate: the learning rate of all trees.
         leaves: the largest number of leaves of a tree of the active party.
+        columns: the share of the columns, drawn at random, that each tree reads; of at most four columns, all.
         score_trees: the number of trees of a passive party, for each fold.
         score_leaves: the largest number of leaves of a tree of a passive party.
         folds: the number of parts into which training rows are divided for scores.
@@ -132,7 +133,8 @@ class Boosting:
     bins: Annotated[int, Field(ge=16, le=255)] = 255
     trees: Annotated[int, Field(ge=1)] = 150
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.05
-    leaves: Annotated[int, Field(ge=2, le=4096)] = 15
+    leaves: Annotated[int, Field(ge=2, le=4096)] = 31
+    columns: Annotated[float, Field(gt=0, le=1)] = 1.0
     score_trees: Annotated[int, Field(ge=1)] = 80
     score_leaves: Annotated[int, Field(ge=2, le=4096)] = 8
     folds: Annotated[int, Field(ge=2)] = 5
@@ -155,11 +157,15 @@ class Boosting:
 
     @property
     def _last(self) -> TreeSettings:
-        return TreeSettings(trees=self.trees, rate=self.learning_rate, leaves=self.leaves, least=20)
+        return TreeSettings(
+            trees=self.trees, rate=self.learning_rate, leaves=self.leaves, least=20, columns=self.columns
+        )  # fmt: skip
 
     @property
     def _scoring(self) -> TreeSettings:
-        return TreeSettings(trees=self.score_trees, rate=self.learning_rate, leaves=self.score_leaves, least=50)
+        return TreeSettings(
+            trees=self.score_trees, rate=self.learning_rate, leaves=self.score_leaves, least=50, columns=self.columns
+        )  # fmt: skip
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:  # noqa: ARG002
         """Make a party's trees, which are not fitted yet.
