@@ -263,7 +263,7 @@ def test_a_given_encoder_is_not_imported(federation, tmp_path):
 def test_a_record_stores_the_declared_messages(run, federation, tmp_path):
     declared = json.loads((run / "record.json").read_text())["declared"]
     assert [each["tag"] for each in declared] == [each.tag for each in MADE.can.messages]
-    assert all(each.keys() == {"tag", "frm", "to", "holds", "learns", "when"} for each in declared)
+    assert all(each.keys() == {"tag", "frm", "to", "holds", "learns", "when", "consent"} for each in declared)
     federation.train("laser", epochs=1, folder=tmp_path / "shipped")
     shipped = json.loads((tmp_path / "shipped" / "record.json").read_text())
     assert shipped["title"] == "LASER-VFL"

@@ -12,6 +12,7 @@ _LASER = ("valdeira2025laser",)
 PAPERS: dict[str, tuple[str, ...]] = {
     "laser": _LASER, "local": _LASER, "ensemble": _LASER, "combinatorial": _LASER,
     "standard": ("liu2024vertical", *_LASER), "plug": ("sun2024plug", *_LASER), "sum": ("zaheer2017deepsets",),
+    "boosting": ("ke2017lightgbm",),
     "apc": ("irureta2024apc",), "vfedtrans": ("huang2023vfedtrans", "chai2022fedsvd"), "fedhssl": ("he2024fedhssl",),
     "false-vfl-1": ("hong2025false",), "false-vfl-2": ("hong2025false",),
     **dict.fromkeys(("p-bcd", "sync-min", "sync-max", "flex", "adaptive-flex"), ("castiglia2022flexible",)),

@@ -46,7 +46,6 @@ from anyparty.core.draws import uniform
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, MessageSpec, Task, TensorSpec
-from anyparty.data.blocks import Rows
 from anyparty.errors import AlignmentError, ConfigError, MessageError, PartyLost
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.one_exchange import distillation
@@ -56,6 +55,7 @@ from anyparty.networks.boosted_trees import Bins, BoostedTrees, Objective, TreeS
 from anyparty.networks.modules import any_length
 from anyparty.networks.objective import answers
 from anyparty.networks.table_encoder import bounds_of
+from anyparty.problem.rows import Rows
 
 if TYPE_CHECKING:
     from lightgbm import Booster
