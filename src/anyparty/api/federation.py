@@ -12,7 +12,7 @@ data.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import date
@@ -34,7 +34,7 @@ from anyparty.core.declared_types import checked
 from anyparty.core.display import html_of, named_ids
 from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.storage import user_path
-from anyparty.core.types import Party, Roster, Task
+from anyparty.core.types import Channel, Party, Roster, Task
 from anyparty.errors import AnypartyWarning, ConfigError, UserError, nearest, remark, some
 from anyparty.problem.problem import Problem, label_of, teaching
 from anyparty.problem.splits import PARTS, UNUSED
@@ -429,8 +429,8 @@ class Federation:
     # Training
 
     @usual_torch()
-    @checked(by_hand=("method", "watch", "track", "encoder", "optimizer", "schedule", "scheduler", "loss",
-                      "folder"))  # fmt: skip
+    @checked(by_hand=("method", "watch", "track", "encoder", "optimizer", "schedule", "scheduler", "loss", "folder",
+                      "channel"))  # fmt: skip
     def train(
         self,
         method: str | Method | None = None,
@@ -449,6 +449,7 @@ class Federation:
         watch: Callback | None = None,
         track: str | TrackFunction | Callback | Sequence[Any] | None = None,
         progress: bool = False,
+        channel: Callable[[Channel], Channel] | None = None,
         **settings: Unpack[TrainOptions],
     ) -> Model:
         """Train a model with all parties in this process.
@@ -483,6 +484,8 @@ class Federation:
                 gets a dict of the epoch, the loss and the scores after every epoch, and of the test scores at the end
                 of a run with a folder; or a list of these.
             progress: whether to show a progress bar.
+            channel: a function that wraps each party's channel, for example to record the messages that it receives.
+                With ``execution="protocol"``, all messages of the training pass through the wrapped channels.
             settings: training settings: epochs, batch_size, seed, validation, test, patience ... (``TrainSettings``).
 
         Raises:
@@ -526,6 +529,7 @@ class Federation:
             resume=resume,
             watch=functions if watch is None else CallbackList([watch, functions]),
             progress=progress,
+            channel=channel,
         )
 
 

@@ -109,6 +109,7 @@ def train(
     resume: bool = False,
     watch: Callback | None = None,
     progress: bool = False,
+    channel: Callable[[Channel], Channel] | None = None,
 ) -> Model:
     """Train a model with all parties in this process.
 
@@ -126,6 +127,7 @@ def train(
         resume: whether to resume from the folder's checkpoints.
         watch: a callback; its hooks are called during the run.
         progress: whether to show a progress bar.
+        channel: a function that wraps each party's channel, for example to record received messages.
 
     Raises:
         ConfigError: a setting cannot be used, or another run is in progress in ``folder``.
@@ -162,7 +164,11 @@ def train(
     )  # fmt: skip
     ledger = Ledger() if recorder is None else recorder.ledger
     declared = (*trained_method.can.messages, *control_messages.MESSAGES)
-    wrap = partial(ContractChannel, roster=roster, declared=declared, ledger=ledger)
+
+    def wrap(inner: Channel) -> Channel:
+        checked_channel = ContractChannel(inner, roster, declared, ledger=ledger)
+        return checked_channel if channel is None else channel(checked_channel)
+
     joint = _joint(config, roster, ledger, recorder)
     with nullcontext() if recorder is None else recorder.open():
         bar, live = Bar() if progress else None, LiveEmbeddings(answers, alignment)
