@@ -18,10 +18,9 @@ measured.
 from __future__ import annotations
 
 import argparse
-import copy
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,23 +29,16 @@ import numpy as np
 import polars as pl
 import torch
 from sklearn.metrics import roc_auc_score
-from torch import Tensor
 
 from anyparty.api.federation import Federation
 from anyparty.config import Config
-from anyparty.config.method_factory import SCHEDULES, chosen, scheduled
+from anyparty.config.method_factory import SCHEDULES
 from anyparty.core.seeds import Seeds
-from anyparty.core.types import Channel, ChannelWrapper, Tensors, TensorSpec
 from anyparty.data import datasets
 from anyparty.errors import ConfigError
-from anyparty.methods.method import Batch, Method, PartyContext, Stage, State, Step
 from anyparty.methods.method_registry import METHODS, SPLIT
-from anyparty.problem.problem import Problem
-from anyparty.problem.rows import Rows, row_keys
-from anyparty.training import control_messages
-from anyparty.training.party import context_of, take_part
-from anyparty.transport import memory
-from anyparty.transport.contract import ContractChannel
+from anyparty.threats.gradients import first_direction
+from anyparty.threats.view import GRADIENT, PartyView, recording
 from benchmarks.page import Page
 
 ACTIVE, PASSIVE, LABEL = "active", "passive", "label"
@@ -65,63 +57,6 @@ class Case:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     schedule: str = ""
     unlabelled: bool = False
-
-
-@dataclass
-class Tap(ChannelWrapper):
-    """The passive party's end of the channel; it records the messages of training.
-
-    Attributes:
-        tags: number of received messages, by tag.
-        rows: by stage, places [B] of the rows of each gradient, in the first epoch.
-        gradients: by stage, the gradients [B, ...] of the first epoch.
-        embeddings: by stage, the embeddings that the party sent of these rows.
-
-    """
-
-    tags: dict[str, int] = field(default_factory=dict)
-    rows: dict[str, list[Tensor]] = field(default_factory=dict)
-    gradients: dict[str, list[Tensor]] = field(default_factory=dict)
-    embeddings: dict[str, list[Tensor]] = field(default_factory=dict)
-    at: tuple[str, int, Tensor] | None = None
-    sent: Tensor | None = None
-
-    async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
-        """Send a message; record the embeddings of the batch."""
-        if tag == "embedding":
-            (self.sent,) = tensors.values()
-        return await self.channel.send(to, tag, tensors)
-
-    async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
-        """Receive a message; record the gradients of the first epoch of each stage."""
-        got = await self.channel.recv(frm, tag, expect)
-        self.tags[tag] = self.tags.get(tag, 0) + 1
-        if tag == "gradient" and self.at is not None and self.at[1] == 0:
-            stage, _, rows = self.at
-            (gradient,) = got.values()
-            assert len(gradient) == len(rows)
-            for kept, values in ((self.rows, rows), (self.gradients, gradient), (self.embeddings, self.sent)):
-                assert values is not None
-                kept.setdefault(stage, []).append(values.detach().cpu().clone())
-        return got
-
-    def around(self, step: Step) -> Step:
-        """Return a party's step that first records its row places; the party knows them."""
-
-        async def noting(net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-            if rows.block is not None and len(batch.step_id) == 3:
-                held = rows.block.take(batch.rows)[1]
-                self.at = (str(batch.step_id[0]), int(batch.step_id[1]), batch.rows[held])
-            return await step(net, state, rows, batch)
-
-        return noting
-
-
-def score(messages: Sequence[Tensor]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Project messages [B, ...] on their first singular direction; return a score for each row [n]."""
-    G = torch.cat([each.flatten(1) for each in messages]).double()
-    v = torch.linalg.svd(G, full_matrices=False).Vh[0]
-    return np.asarray((G @ v).numpy())
 
 
 def auroc(y: np.ndarray[Any, Any], scores: np.ndarray[Any, Any]) -> float:
@@ -159,56 +94,23 @@ def attack(case: Case, frames: Mapping[str, pl.DataFrame], seed: int) -> Found:
         **({"schedule": {"name": case.schedule}} if case.schedule else {}),
     })  # fmt: skip
     federation = Federation.from_config(config, given)
-    tap = _trained(federation, config)
+    view = PartyView(me=PASSIVE, roster=federation.roster)
+    model = federation.train(channel=partial(recording, {PASSIVE: view}), execution="protocol")
+    assert model.held_out is not None
+    view.rows = model.held_out[0][PASSIVE]
+    sent = {each.stage: each for each in view.row_values("first", sent=True) if each.tag == "embedding"}
     position, labelled = federation.alignment.position[ACTIVE], given[ACTIVE][LABEL].is_not_null().to_numpy()
     stages = {}
-    for stage, gradients in tap.gradients.items():
-        own = position[torch.cat(tap.rows[stage]).numpy()]
-        known = labelled[own]
-        y = truth[own][known]
-        stages[stage] = (
-            auroc(y, score(gradients)[known]), auroc(y, score(tap.embeddings[stage])[known]), int(known.sum()),
-        )  # fmt: skip
-    return Found(tap.tags, stages)
-
-
-def _trained(federation: Federation, config: Config) -> Tap:
-    """Let both parties train; return the passive party's records."""
-    method = scheduled(chosen(config), config)
-    taps: list[Tap] = []
-
-    def part(name: str, net: Channel) -> Any:
-        leads, made = name == ACTIVE, method
-        if not leads:
-            taps.append(Tap(net))
-            net, made = taps[0], _watched(method, taps[0])
-        position = federation.alignment.position[name]
-        problem = Problem(
-            roster=federation.roster, table=federation.tables[name], position=position, observed=federation.observed,
-            plan=config.plan, seeds=Seeds(config.train.seed), key=row_keys(federation.alignment),
-        )  # fmt: skip
-        return take_part(
-            net, context=context_of(config, federation.roster, name), table=federation.tables[name], position=position,
-            config=config, method=made, problem=problem if leads else None,
-        )  # fmt: skip
-
-    declared = (*method.can.messages, *control_messages.MESSAGES)
-    memory.play(
-        {name: partial(part, name) for name in federation.roster.names},
-        lambda channel: ContractChannel(channel, federation.roster, declared),
-    )
-    return taps[0]
-
-
-def _watched(method: Method, tap: Tap) -> Method:
-    """Return the same method with steps that record their rows in the tap."""
-    watched = copy.copy(method)
-
-    def stages(seat: PartyContext) -> list[Stage]:
-        return [replace(stage, step=tap.around(stage.step)) for stage in method.stages(seat)]
-
-    object.__setattr__(watched, "stages", stages)  # the class must not change, because the parties compare it
-    return watched
+    for received in view.row_values("first"):
+        if received.tag == GRADIENT:
+            own = position[received.rows]
+            known, embedded = labelled[own], sent[received.stage]
+            h = embedded.values[np.searchsorted(embedded.rows, received.rows)]
+            y = truth[own][known]
+            scores = (first_direction(values)[known] for values in (received.values, h))
+            stages[received.stage] = (*(auroc(y, each) for each in scores), int(known.sum()))
+    tags = {flow.tag: tally.messages for flow, tally in view.ledger.flows.items()}
+    return Found(tags, stages)
 
 
 def cases() -> list[Case]:

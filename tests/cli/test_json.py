@@ -79,6 +79,7 @@ def test_every_command_that_prints_a_table_has_a_json_option() -> None:
         ["train", "credit.toml", "--quiet", "--set", "train.epochs=1"],
         ["init", "bank.csv", "shop.csv"],
         ["inspect-encoder", "credit.toml", "--epochs", "2", "--every", "1", "--folds", "3"],
+        ["attack", "credit.toml", "--set", "train.epochs=1"],
         ["methods"],
         ["check", "torch.nn:Linear"],
         ["settings", "train"],

@@ -34,6 +34,7 @@ PAGES = {
     "step_time": ("step_time", False),
     "table_size": ("table_size", False),
     "tables": ("tables", True),
+    "threats": ("threats", False),
 }
 FEDERATIONS = {"carrier", "service"}
 WORDS = {"beyond": ["--only", "distilled"]}  # only one of many choices

@@ -22,7 +22,7 @@ from anyparty.artifacts.trackers import trackers
 from anyparty.config import Config, Encoder
 from anyparty.config.method_factory import chosen, scheduled
 from anyparty.core.object_description import code_hashes, described, name_of
-from anyparty.core.types import Roster
+from anyparty.core.types import Channel, Roster
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Method, predictor_of
 from anyparty.methods.method_registry import settings_of

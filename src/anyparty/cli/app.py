@@ -15,7 +15,7 @@ from anyparty.cli.console import screen
 from anyparty.cli.errors import EXIT_ERROR, EXIT_STOPPED, print_error, with_errors, with_errors_at_once
 from anyparty.cli.federate import federate, party
 from anyparty.cli.init import init
-from anyparty.cli.model_commands import impute, inspect_encoder, likelihood, report, serve
+from anyparty.cli.model_commands import attack, impute, inspect_encoder, likelihood, report, serve
 from anyparty.cli.options import (
     AllowCode,
     AsJson,
@@ -394,6 +394,7 @@ app.command()(sweep)
 app.command()(init)
 app.command()(bench)
 app.command()(report)
+app.command()(attack)
 app.command()(serve)
 app.command()(impute)
 app.command()(likelihood)

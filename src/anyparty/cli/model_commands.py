@@ -1,7 +1,8 @@
-"""The commands that use a trained model or a run: `report`, `inspect-encoder`, `impute`, `likelihood` and `serve`."""
+"""Commands that use a model or a run: `report`, `attack`, `inspect-encoder`, `impute`, `likelihood` and `serve`."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +27,7 @@ from anyparty.cli.options import (
     party_names,
     settings_from,
 )
+from anyparty.errors import ConfigError
 
 if TYPE_CHECKING:
     from anyparty.api.imputation import Imputation
@@ -94,6 +96,80 @@ def report(
         "runs": [{"name": run.name, "method": run.method, "status": run.status, "messages": run.ledger.rows(),
                   "formulas": run.published, "missing": run.missing} for run in found],
     })  # fmt: skip
+
+
+@with_errors
+def attack(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN|CONFIG.toml|TABLE...",
+            help="The folder of a run, a settings file, or the parties' tables as FILE or PARTY=FILE.",
+            show_default=False,
+        ),
+    ],
+    id: IdColumn = None,  # noqa: A002 - the name of the option
+    label: LabelColumn = None,
+    changes: Changes = None,
+    attacker: Annotated[
+        list[str] | None,
+        typer.Option("--attacker", metavar="PARTY", help="A party that attacks.", show_default="each party, alone"),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="ATTACK", help="An attack to make.", show_default="all")
+    ] = None,
+    known: Annotated[
+        int, typer.Option("--known", min=1, help="Labels of each class that an informed attacker knows.")
+    ] = 10,
+    auxiliary: Annotated[
+        float, typer.Option("--auxiliary", help="Share of a victim's rows that an attacker on columns knows.")
+    ] = 0.1,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE.json", help="File of the results.", show_default="RUN/threats.json"),
+    ] = None,
+    allow_code: AllowCode = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what each party can infer about labels and columns from the messages that it receives.
+
+    The messages of a training are not kept. The command therefore trains again, with the settings and tables of the
+    run, and records what each party receives. Nothing of the run changes; the results are RUN/threats.json, and the
+    next `anyparty report RUN` shows them.
+
+    In Python: anyparty.threats.run("RUN").
+    """
+    from anyparty import threats
+    from anyparty.api.federation import Federation
+    from anyparty.api.runs import federation_of_run
+    from anyparty.core.storage import write_json
+    from anyparty.report.threats import FILE
+
+    run, console = Path(sources[0]), screen(as_json=as_json)
+    is_run = len(sources) == 1 and run.is_dir()
+    if is_run and (id or label is not None or changes):
+        raise ConfigError(f"{run}: the settings of a run cannot be changed by --id, --label or --set; give its "
+                          f"settings file: {run / 'config.toml'}")  # fmt: skip
+    if out is not None and out.suffix.lower() != ".json":
+        raise ConfigError(f"--out {out}: name a file that ends in .json")
+    if is_run:
+        federation = federation_of_run(run)
+        federation = replace(federation, config=federation.config.allowing(allowed_modules(allow_code)))
+    else:
+        resolved, config = settings_from(sources, id, label, changes or [], allow_code or [])
+        announce_user_code(resolved, config.parent, lambda text: console.print(text, soft_wrap=True))
+        federation = Federation.from_config(resolved)
+    with screen(stderr=True, as_json=as_json).status("training and attacking"):
+        found = threats.run(federation, attackers=attacker, attacks=only, known=known, auxiliary=auxiliary)
+    file = out or (run / FILE if is_run else None)
+    if file is not None:
+        write_json(file, found.to_json())
+    console.print(found.render())
+    for each in found.strongest():
+        console.print(each.sentence, soft_wrap=True)
+    if file is not None:
+        console.print(f"\nThe results are in {file}", soft_wrap=True)
+    console.result(found.to_json)
 
 
 @with_errors

@@ -28,6 +28,7 @@ from anyparty.report import sections
 from anyparty.report.comparison import comparison_section
 from anyparty.report.elements import PageFigure, Section, format_bytes, format_number, format_score
 from anyparty.report.recorded_runs import RecordedRun, RunScores, find_runs, recorded_metric
+from anyparty.report.threats import threats_section
 from anyparty.report.traffic import total_traffic
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ def article(run: RecordedRun, scores: RunScores, slug: str) -> RunArticle:
             *sections.verdict_section(run), sections.scores_section(run, scores),
             *sections.contributions_section(scores), *sections.thresholds_section(scores),
             *sections.errors_section(scores), sections.training_section(run), sections.messages_section(run),
-            *sections.remarks_section(run),
+            *threats_section(run), *sections.remarks_section(run),
         ],
         details=[sections.overlap_section(run), sections.reproduce_section(run)],
     )  # fmt: skip

@@ -248,7 +248,7 @@ def run(
     model = federation.train(method, channel=partial(recording, views), **train | {"execution": "protocol"})
     return ThreatReport(
         method=model.method.can.title, seed=model.seed, epochs=len(model.history),
-        results=list(_Audit(model, views, known, auxiliary, resamples).results(attacks)),
+        results=list(Audit(model, views, known, auxiliary, resamples).results(attacks)),
     )  # fmt: skip
 
 
@@ -258,8 +258,14 @@ def _federation_of(folder: Path | str, allow_code: Sequence[str]) -> Federation:
 
 
 @dataclass
-class _Audit:
-    """The attacks on one trained model, and the truth with which their guesses are compared."""
+class Audit:
+    """The attacks on one trained model, and the truth with which their guesses are compared.
+
+    Attributes:
+        model: the model, with the rows of its training in memory.
+        views: each attacker's view of the training.
+        known, auxiliary, resamples: as in ``run``.
+    """
 
     model: Model
     views: Mapping[str, PartyView]
