@@ -13,6 +13,7 @@ import anyparty.threats
 from anyparty import Federation
 from anyparty.errors import ConfigError
 from anyparty.networks.encoders import MLP
+from anyparty.networks.optimizer import Optimizer
 from anyparty.threats.audit import Audit, ThreatReport
 from anyparty.threats.view import PartyView, recording
 from tests.conftest import adopt
@@ -81,9 +82,13 @@ def test_the_active_party_reconstructs_columns_of_a_linear_encoder():
 
 
 def test_membership_is_found_in_a_model_that_learns_its_rows_by_heart():
+    random, n, d = np.random.default_rng(3), 160, 20
+    halves = [pl.DataFrame(random.normal(size=(n, d))).insert_column(0, pl.Series("id", np.arange(n))) for _ in "ab"]
+    bank = halves[0].with_columns(y=pl.Series(random.integers(2, size=n)))
     found = anyparty.threats.run(
-        federation("two"), "local", attacks=["membership"], epochs=60, batch_size=32, validation=0.0, keep="last",
-        patience=None, encoder=MLP(hidden=(128, 128)), resamples=50,
+        Federation.from_tables({"bank": bank, "shop": halves[1]}, label="y", task="classification"), "standard",
+        attacks=["membership"], epochs=60, batch_size=32, test=0.4, validation=0.0, keep="last", patience=None,
+        encoder=MLP(hidden=(64,)), optimizer=Optimizer(lr=0.003), resamples=50,
     )  # fmt: skip
     (result,) = found.results
     assert result.informs

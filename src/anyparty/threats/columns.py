@@ -9,6 +9,7 @@ Sources
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from typing import ClassVar
 
@@ -58,7 +59,8 @@ class EmbeddingInversion(ColumnAttack):
 
     def decoded(self, h: Floats, where: Indices, known: Floats, seed: int) -> Floats:
         """Return the linear decoder's guess, corrected by a network that is fitted to its errors."""
-        from sklearn.linear_model import RidgeCV  # noqa: PLC0415 - takes a second
+        from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - takes a second
+        from sklearn.linear_model import RidgeCV  # noqa: PLC0415
         from sklearn.neural_network import MLPRegressor  # noqa: PLC0415
         from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
 
@@ -67,9 +69,11 @@ class EmbeddingInversion(ColumnAttack):
         guess = np.reshape(linear.predict(z), (len(z), -1))
         if len(where) < 100:  # too few rows for the network's own validation rows
             return guess
-        network = MLPRegressor((64,), alpha=0.1, early_stopping=True, n_iter_no_change=20, random_state=seed,
-                               max_iter=300)  # fmt: skip
-        network.fit(z[where], known - guess[where])
+        network = MLPRegressor(hidden_layer_sizes=(64,), alpha=0.1, early_stopping=True, n_iter_no_change=20,
+                               random_state=seed, max_iter=300)  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            network.fit(z[where], known - guess[where])
         return np.asarray(guess + np.reshape(network.predict(z), guess.shape))
 
 
