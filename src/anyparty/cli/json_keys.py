@@ -234,7 +234,7 @@ JSON_KEYS: Mapping[str, Mapping[str, str]] = {
         "results.source": "the messages that were used",
         "results.score": "metric, value, interval (low, high), chance, chance_high and rows; `null` if skipped",
         "results.alone": "the score without messages, from the attacker's own columns, or `null`",
-        "results.told": "the share of labels that are guessed right, or `null`",
+        "results.correct": "the share of labels that are guessed right, or `null`",
         "results.constant": "the share of the most frequent class, or `null`",
         "results.columns": "the score of each column or attribute",
         "results.skipped": "the reason why the attack could not be made, or an empty text",

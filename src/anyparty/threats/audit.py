@@ -83,7 +83,7 @@ class AttackResult:
         source: the messages that were used, in words.
         score: the score; ``None`` if the attack could not be made.
         alone: the score of the same attack without messages, from the attacker's own columns.
-        told: the share of rows whose label is guessed right.
+        correct: the share of rows whose label is guessed right.
         constant: the share of the most frequent class.
         columns: the score of each column, or of each attribute.
         skipped: the reason why the attack could not be made.
@@ -99,7 +99,7 @@ class AttackResult:
     source: str = ""
     score: MeasuredGuess | None = None
     alone: float | None = None
-    told: float | None = None
+    correct: float | None = None
     constant: float | None = None
     columns: Mapping[str, float] = field(default_factory=dict)
     skipped: str = ""
@@ -123,8 +123,8 @@ class AttackResult:
             begin = "With the true labels, a reader of answers"
         if not score.beats_chance:
             return f"{begin} infers no more about {self._object} than chance does ({value})."
-        if self.told is not None and self.constant is not None:
-            return (f"{begin} tells the label of {self.told:.1%} of {score.rows:,} rows, where always naming the most "
+        if self.correct is not None and self.constant is not None:
+            return (f"{begin} tells the label of {self.correct:.1%} of {score.rows:,} rows, where always naming the most "
                     f"frequent class tells {self.constant:.1%} ({value}){own}.")  # fmt: skip
         if self.target == "columns":
             best = max(self.columns, key=self.columns.__getitem__)
@@ -330,12 +330,12 @@ class Audit:
         if without is not None:
             there = labeled[without.rows] & ~np.isin(without.rows, aid.rows)
             alone = measure(y[without.rows[there]], without.values[there])
-        told = constant = None
+        correct = constant = None
         if self.classes:
             best = guess.values if guess.classes is None else guess.classes.astype(np.float64)
-            told = (accuracy if guess.named else assigned_accuracy)(truth, best[counted])
+            correct = (accuracy if guess.named else assigned_accuracy)(truth, best[counted])
             constant = float(np.bincount(truth.astype(np.int64)).max() / len(truth))
-        return result(score=score, alone=alone, told=told, constant=constant)  # type: ignore[no-any-return]
+        return result(score=score, alone=alone, correct=correct, constant=constant)  # type: ignore[no-any-return]
 
     def _labels(self, party: str) -> tuple[Truth, Truth]:
         """Return a label holder's labels [N] and the mask [N] of labelled rows."""

@@ -113,7 +113,7 @@ class RowUse(KnownLabelsAttack):
     paper = "this project"
 
     def inputs(self, view: PartyView) -> list[Input]:
-        """Return what the messages ``setup`` and ``plan`` say of the party's own rows."""
+        """Return the entries of the messages ``setup`` and ``plan`` about the party's own rows."""
         if view.rows is None or not view.announced:
             return []
         features = [np.arange(view.rows.n, dtype=np.float64)]
