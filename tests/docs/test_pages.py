@@ -28,8 +28,8 @@ from tests.ports import free_port
 
 FIRST = "tutorials/ten-minutes.md"
 OTHERS = (
-    "explanation/choose.md", "how-to/report.md", "how-to/watch.md", "how-to/your-encoder.md", "how-to/your-method.md",
-    "how-to/scikit-learn.md", "how-to/troubleshooting.md", "reference/tables.md",
+    "explanation/choose.md", "how-to/report.md", "how-to/attack.md", "how-to/watch.md", "how-to/your-encoder.md",
+    "how-to/your-method.md", "how-to/scikit-learn.md", "how-to/troubleshooting.md", "reference/tables.md",
 )  # fmt: skip
 HOW = {"run", "file", "shown", "serve", "ask", "not run"}
 

@@ -124,8 +124,8 @@ class AttackResult:
         if not score.beats_chance:
             return f"{begin} infers no more about {self._object} than chance does ({value})."
         if self.correct is not None and self.constant is not None:
-            return (f"{begin} tells the label of {self.correct:.1%} of {score.rows:,} rows, where always naming the most "
-                    f"frequent class tells {self.constant:.1%} ({value}){own}.")  # fmt: skip
+            return (f"{begin} tells the label of {self.correct:.1%} of {score.rows:,} rows, where the most frequent "
+                    f"class is right for {self.constant:.1%} ({value}){own}.")  # fmt: skip
         if self.target == "columns":
             best = max(self.columns, key=self.columns.__getitem__)
             return (f"{begin} reconstructs {self.victim}'s columns with a mean score of {score.value:.3f} (1 is exact, "
