@@ -107,8 +107,8 @@ def attack(case: Case, frames: Mapping[str, pl.DataFrame], seed: int) -> Found:
             known, embedded = labelled[own], sent[received.stage]
             h = embedded.values[np.searchsorted(embedded.rows, received.rows)]
             y = truth[own][known]
-            scores = (first_direction(values)[known] for values in (received.values, h))
-            stages[received.stage] = (*(auroc(y, each) for each in scores), int(known.sum()))
+            scores = [auroc(y, first_direction(values)[known]) for values in (received.values, h)]
+            stages[received.stage] = (scores[0], scores[1], int(known.sum()))
     tags = {flow.tag: tally.messages for flow, tally in view.ledger.flows.items()}
     return Found(tags, stages)
 
