@@ -76,8 +76,8 @@ def test_the_page_lists_the_methods_that_send_gradients_and_those_that_do_not():
 
 
 def test_the_result_has_every_case():
-    """All methods and schedules are attacked, and the page has every number."""
-    assert {case.method for case in cases()} == METHODS.keys()
+    """All methods and schedules are attacked, and the page has every number; boosting's residuals are the labels."""
+    assert {case.method for case in cases()} == METHODS.keys() - {"boosting"}
     assert {case.schedule for case in cases()} - {""} == SCHEDULES.keys()
     text = RESULT.read_text(encoding="utf-8")
     assert [case.title for case in cases() if f"| {case.title} |" not in text] == []

@@ -8,8 +8,8 @@ import torch
 
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Party, Roster
-from anyparty.data.blocks import Block, Rows
 from anyparty.methods.method import Batch
+from anyparty.problem.rows import Block, Rows
 from anyparty.threats.attack import Aid
 from anyparty.threats.audit import ATTACKS
 from anyparty.threats.measures import (

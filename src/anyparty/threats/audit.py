@@ -26,9 +26,9 @@ from anyparty.api.model import Model
 from anyparty.config.user_code import allowing
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Task
-from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, nearest
 from anyparty.methods.method import Method
+from anyparty.problem.rows import Rows
 from anyparty.tables.preprocessing import Prepare
 from anyparty.threats.attack import Aid, Attack, Guess, Indices
 from anyparty.threats.columns import AttributeInference, EmbeddingInversion, EqualitySolving

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anyparty.core.types import Channel, ChannelWrapper, Roster, Tensors, TensorSpec
-from anyparty.data.blocks import Rows
 from anyparty.methods.method import Batch, State
+from anyparty.problem.rows import Rows
 from anyparty.transport.ledger import Flow, Ledger
 
 Floats = NDArray[np.float64]
@@ -101,7 +101,8 @@ class PartyView:
         assert self.rows is not None
         assert self.rows.block is not None
         taken, _ = self.rows.block.take(torch.from_numpy(rows).to(self.rows.block.x.device))
-        return taken.flatten(1).double().cpu().numpy()
+        columns: Floats = taken.flatten(1).double().cpu().numpy()
+        return columns
 
     def set_step(self, step: object, *, training: bool) -> None:
         """Note the step to which the next messages belong; drop the messages of the epoch before the last one."""
