@@ -27,6 +27,7 @@ from anyparty.config.schema import ClockSettings
 from anyparty.core.types import MessageSpec
 from anyparty.deployment.site import alignment_cache, site_prediction
 from anyparty.errors import UserError, nearest
+from anyparty.experiments.published import EXPLANATIONS, published_entries
 from anyparty.methods.method_registry import METHODS, SPLIT, method
 from anyparty.methods.schedules.flex import AdaptiveFlex
 from anyparty.methods.schedules.schedule import MESSAGES as SCHEDULES
@@ -281,11 +282,24 @@ def _row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
+def published_tables() -> dict[str, str]:
+    """Return the table of docs/explanation/results.md: every table and figure of the papers, and what repeats it."""
+    rows = [
+        [each.paper, each.place, each.shows, ", ".join(f"`{name}`" for name in each.suites), each.outcome]
+        for each in published_entries()
+    ]
+    return {
+        "published": _markdown(["paper", "place", "content", "suites", "outcome"], rows),
+        "outcomes": _markdown(["outcome", "meaning"], [list(each) for each in EXPLANATIONS.items()]),
+    }
+
+
 PAGES: Mapping[str, Callable[[], dict[str, str]]] = {
     "reference/messages.md": privacy_tables,
     "reference/tables.md": reading_tables,
     "explanation/architecture.md": package_tables,
     "explanation/choose.md": method_tables,
+    "explanation/results.md": published_tables,
     "explanation/methods/baselines.md": partial(parameter_tables, Split, *(SPLIT[name] for name in BASELINES)),
     "explanation/methods/laser.md": partial(parameter_tables, METHODS["laser"]),
     "explanation/methods/sum.md": partial(parameter_tables, METHODS["sum"]),

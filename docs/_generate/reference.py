@@ -92,7 +92,7 @@ def json_keys(command: str) -> Iterator[str]:
     """Yield a table of the keys of a command's JSON; nothing if the command prints none."""
     from anyparty.cli.json_keys import JSON_KEYS  # noqa: PLC0415
 
-    for form in (command, f"{command} NAME"):
+    for form in (command, f"{command} NAME", f"{command} --list"):
         if form in JSON_KEYS:
             yield f"The JSON of `anyparty {form}`:\n"
             yield "| key | value |"

@@ -65,7 +65,7 @@ def test_every_command_that_prints_a_table_has_a_json_option() -> None:
     known = dict(commands(typer.main.get_command(app)))
     having = {name for name, each in known.items() if any("--json" in option.opts for option in each.params)}
     assert having == set(known) - WITHOUT - ALWAYS
-    assert {name.removesuffix(" NAME") for name in JSON_KEYS} == having | ALWAYS
+    assert {name.removesuffix(" NAME").removesuffix(" --list") for name in JSON_KEYS} == having | ALWAYS
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,11 @@ def test_json_values_equal_those_of_the_table(run: Path, tmp_path: Path, call: C
     assert [row["prediction"] for row in found["rows"]] == frame["prediction"].to_list()
     kept = check("predict", call("predict", run, "--out", tmp_path / "all.csv", "--json").stdout)
     assert (kept["rows"], kept["out"]) == (None, str(tmp_path / "all.csv"))
+
+
+def test_the_list_of_published_tables_is_printed_as_json(call: Call) -> None:
+    found = check("bench --list", call("bench", "--list", "--json").stdout)
+    assert {"LASER-VFL", "Flex-VFL", "APC-VFL", "FALSE-VFL"} == {each["paper"] for each in found["entries"]}
 
 
 def test_an_error_leaves_stdout_empty(work: Path, call: Call) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from anyparty.cli.console import screen
+from anyparty.cli.console import Screen, screen
 from anyparty.cli.errors import EXIT_ERROR, print_error, with_errors
 from anyparty.cli.options import (
     AllowCode,
@@ -146,13 +146,13 @@ QUICK_HELP = (
 @with_errors
 def bench(
     suite: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="SUITE",
+            metavar="[SUITE]",
             help="laser-table1, laser-table3, laser-fig2, flex-table3, flex-one-rate, flex-table4, flex-fig2, "
             "flex-fig4, apc-fig5, apc-table2, apc-fig6, apc-fig8, apc-kept, false-tables or false-table18.",
         ),
-    ],
+    ] = None,
     dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Some of the suite's data sets.")] = None,
     method: Annotated[
         list[str] | None,
@@ -179,6 +179,10 @@ def bench(
         bool,
         typer.Option("--so-far", help="Run nothing; write the table of the finished runs."),
     ] = False,
+    shows_list: Annotated[
+        bool,
+        typer.Option("--list", help="Run nothing; list every table and figure of the papers, and what repeats it."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a published experiment and compare its numbers with the paper's.
@@ -186,9 +190,16 @@ def bench(
     Finished runs are skipped, so the same command continues a suite that was stopped.
     In Python: anyparty.experiments.run("laser-table1", datasets=["hapt"]).
     """
+    console = screen(as_json=as_json)
+    if shows_list:
+        list_published(console)
+        return
+    if suite is None:
+        from anyparty.errors import ConfigError
+
+        raise ConfigError("name a suite, such as `anyparty bench laser-table1`, or list all with --list")
     from anyparty.experiments import run
 
-    console = screen(as_json=as_json)
     if any(":" in name for name in method or ()):
         search_modules_in()
     report = run(
@@ -206,3 +217,16 @@ def bench(
         print_error(f"{key} failed: {why}")
     if report.failed:
         raise typer.Exit(EXIT_ERROR)
+
+
+def list_published(console: Screen) -> None:
+    """Print every table and figure of the papers, with the suites that repeat it, or the reason why none does."""
+    from rich.table import Table
+
+    from anyparty.experiments.published import published_entries
+
+    entries, table = published_entries(), Table("paper", "place", "content", "suites", "outcome")
+    for each in entries:
+        table.add_row(each.paper, each.place, each.shows, ", ".join(each.suites), each.outcome.replace("`", ""))
+    console.print(table)
+    console.result(lambda: {"entries": [each.model_dump() for each in entries]})

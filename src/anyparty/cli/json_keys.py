@@ -190,6 +190,16 @@ JSON_KEYS: Mapping[str, Mapping[str, str]] = {
         "cells.measures": "by measure, the value of each seed",
         "failed": "by run, why it failed",
     },
+    "bench --list": {
+        "entries": "the tables and figures of the papers",
+        "entries.paper": "the method that the paper introduces",
+        "entries.place": "the numbers of the tables or figures",
+        "entries.shows": "the content",
+        "entries.state": "whether a suite reproduces it, as in the list",
+        "entries.suites": "the suites that repeat it",
+        "entries.data": "the data sets of the suites",
+        "entries.why": "the reason, or an empty text",
+    },
     "doctor": {
         "problems": "the number of checks that found something to fix",
         "findings": "the checks",
