@@ -87,6 +87,8 @@ def test_two_classes_by_hand():
             "accuracy": 3 / 4,
             "f1": 2 * 2 / (2 * 2 + 1 + 0),  # two right yeses, one wrong, none missed
             "macro_f1": (4 / 5 + 2 / 3) / 2,  # no: one right, one missed
+            "weighted_f1": (4 / 5 * 2 + 2 / 3 * 2) / 4,
+            "balanced_accuracy": (1 + 1 / 2) / 2,
             "auroc": 1.0,  # .8 and .7 are above .6 and .1
             "log_loss": -(math.log(0.8) + math.log(0.4) + math.log(0.9) + math.log(0.7)) / 4,
             "coverage": 4 / 5,
@@ -140,6 +142,8 @@ def test_classification_equals_scikit_learn(C: int, seed: int):
     expected = {
         "accuracy": reference.accuracy_score(truth, best),
         "macro_f1": reference.f1_score(truth, best, average="macro"),
+        "weighted_f1": reference.f1_score(truth, best, average="weighted"),
+        "balanced_accuracy": reference.balanced_accuracy_score(truth, best),
         "auroc": np.mean([reference.roc_auc_score(truth == c, p[:, c]) for c in range(C)]),
         "log_loss": reference.log_loss(truth, p, labels=range(C)),
         "coverage": rows.sum() / labeled.sum().item(),

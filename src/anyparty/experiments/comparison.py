@@ -43,7 +43,8 @@ from anyparty.report.shapley import Estimate
 
 GROUPS = ("method", "missing", "present")
 COSTS = ("seconds", "bytes_sent", "parameters", "epochs")
-SHARES = {"accuracy", "f1", "macro_f1", "auroc"}  # these metrics are shares, which tables show in percent
+# These metrics are shares, which tables show in percent.
+SHARES = {"accuracy", "balanced_accuracy", "top5_accuracy", "f1", "macro_f1", "weighted_f1", "auroc"}
 
 
 REACHED = (

@@ -20,7 +20,15 @@ from anyparty.core.predictions import Predictions, members
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Task
 from anyparty.errors import ConfigError, nearest, some
-from anyparty.metrics.scores import LabelledPredictions, ScoreTable, by_count, by_pattern, client_metrics, score
+from anyparty.metrics.scores import (
+    METRICS,
+    LabelledPredictions,
+    ScoreTable,
+    by_count,
+    by_pattern,
+    client_metrics,
+    score,
+)
 from anyparty.metrics.worth import Worth
 
 if TYPE_CHECKING:
@@ -329,9 +337,10 @@ def _table(
 ) -> Table:
     table = Table(title=_title(title), caption=_title(note), title_justify="left")
     table.add_column(first, overflow="fold")
-    for name in next(iter(groups.values()), {}):
+    names = [name for name in next(iter(groups.values()), {}) if name not in METRICS or METRICS[name].detailed]
+    for name in names:
         # Line breaks in the headings keep the table within 80 columns.
         table.add_column(name.replace("_", "\n"), justify="right")
     for key, scores in groups.items():
-        table.add_row(Text(str(key)), *(_shown(name, value) for name, value in scores.items()))
+        table.add_row(Text(str(key)), *(_shown(name, scores[name]) for name in names))
     return table

@@ -6,6 +6,9 @@ Notation  n rows, m of them with a label and an answer, C classes.
                 ``train.balance``, it is the one with the greatest product of class weight and probability.
     f1          2 tp / (2 tp + fp + fn), for two classes; the positive class is the second of ``task.classes``.
     macro_f1    mean, over the classes that occur among labels or answers, of the class's one-against-rest F1.
+    weighted_f1 the same mean, weighted by the number of labels of each class.
+    balanced_accuracy  mean, over the classes that occur among labels, of the share of the class's rows that are right.
+    top5_accuracy  share of rows whose label is among the five most probable classes, for more than five classes.
     auroc       probability that a row of the class scores above a row of another class; ties count half (Mann,
                 Whitney). For more than two classes, the mean over the classes that some but not all rows have. Rows
                 whose probability rounds to 1 are ordered by the other classes' probabilities.
@@ -17,7 +20,7 @@ Notation  n rows, m of them with a label and an answer, C classes.
 
 Rows of a class that did not occur in training are wrong in all metrics. If the model knows two classes, f1 and auroc
 still refer to the second class. A metric that is undefined on its rows is NaN: any metric without rows, the AUROC and
-the macro F1 of rows of a single class, and the F1 of rows without a positive label. All other values equal
+the macro and weighted F1 of rows of a single class, and the F1 of rows without a positive label. All other values equal
 scikit-learn's, as tests check. The metrics do not call scikit-learn, because with many patterns, parties or epochs its
 checks would take longer than the metrics.
 
@@ -60,6 +63,7 @@ ScoreTable = dict[str, float]
 
 EPSILON = torch.finfo(torch.float32).eps
 NEAR_ONE = 1 - 2**-10
+TOP = 5  # top5_accuracy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +140,25 @@ def _macro_f1(rows: LabelledPredictions) -> float:
     return float(f1_by_class(rows.y, rows.chosen, rows.task.outputs).nanmean())
 
 
+def _weighted_f1(rows: LabelledPredictions) -> float:
+    if (rows.y == rows.y[0]).all():
+        return math.nan
+    f1 = f1_by_class(rows.y, rows.chosen, rows.task.outputs).nan_to_num()
+    return float((f1 * torch.bincount(rows.y, minlength=len(f1))).sum()) / len(rows.y)
+
+
+def _balanced_accuracy(rows: LabelledPredictions) -> float:
+    hits = torch.bincount(rows.y[rows.y == rows.chosen], minlength=rows.task.outputs)
+    return float((hits.double() / torch.bincount(rows.y, minlength=len(hits))).nanmean())
+
+
+def _top5_accuracy(rows: LabelledPredictions) -> float:
+    p = weighted(rows.task, rows.scores)
+    own, earlier = p.gather(1, rows.y[:, None]), torch.arange(p.shape[1]) < rows.y[:, None]
+    rank = ((p > own) | ((p == own) & earlier)).sum(dim=1)  # classes of equal probability: the first one is ahead
+    return float(((rank < TOP) & (rows.y < rows.trained.outputs)).double().mean())
+
+
 def _f1(rows: LabelledPredictions) -> float:
     if not (rows.y == 1).any():
         return math.nan
@@ -192,26 +215,40 @@ def _loss(rows: LabelledPredictions) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric: the function that computes it, the tasks that it fits, and whether greater values are better."""
+    """A metric: the function that computes it, the tasks that it fits, and whether greater values are better.
+
+    ``detailed`` is False if tables with a row for each set of parties leave the metric out, because they would be too
+    wide.
+    """
 
     of: Callable[[LabelledPredictions], float]
     kind: Literal["classification", "regression", "any"]
     greater: bool
     two_classes: bool = False
+    more_classes_than: int = 0
+    detailed: bool = True
 
     def fits(self, task: Task) -> bool:
         """Return True if the metric is defined for the task."""
-        return self.kind in {task.kind, "any"} and (not self.two_classes or task.outputs == 2)
+        classes = (not self.two_classes or task.outputs == 2) and task.outputs > self.more_classes_than
+        return self.kind in {task.kind, "any"} and classes
 
     @property
     def wants(self) -> str:
         """A description of the tasks that the metric fits."""
+        if self.more_classes_than:
+            return f"a classification into more than {self.more_classes_than} classes"
         return "a classification into two classes" if self.two_classes else f"a {self.kind} task"
 
 
 METRICS: dict[str, Metric] = {
     "accuracy": Metric(of=_accuracy, kind="classification", greater=True),
     "macro_f1": Metric(of=_macro_f1, kind="classification", greater=True),
+    "weighted_f1": Metric(of=_weighted_f1, kind="classification", greater=True, detailed=False),
+    "balanced_accuracy": Metric(of=_balanced_accuracy, kind="classification", greater=True, detailed=False),
+    "top5_accuracy": Metric(
+        of=_top5_accuracy, kind="classification", greater=True, more_classes_than=TOP, detailed=False
+    ),
     "f1": Metric(of=_f1, kind="classification", greater=True, two_classes=True),
     "auroc": Metric(of=_auroc, kind="classification", greater=True),
     "log_loss": Metric(of=_log_loss, kind="classification", greater=False),
@@ -307,7 +344,8 @@ def metric_label(metric: str) -> str:
     >>> metric_label("auroc"), metric_label("macro_f1"), metric_label("accuracy")
     ('AUROC', 'macro F1', 'accuracy')
     """
-    known = {"auroc": "AUROC", "f1": "F1", "macro_f1": "macro F1", "log_loss": "log-loss", "rmse": "RMSE", "mae": "MAE"}
+    known = {"auroc": "AUROC", "f1": "F1", "macro_f1": "macro F1", "weighted_f1": "weighted F1",
+             "top5_accuracy": "top-5 accuracy", "log_loss": "log-loss", "rmse": "RMSE", "mae": "MAE"}  # fmt: skip
     return known.get(metric, metric.replace("_", " "))
 
 
