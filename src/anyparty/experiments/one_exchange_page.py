@@ -176,20 +176,24 @@ def compute_claim(suite: OneExchangeSuite, cells: Sequence[Cell], claim: Claim) 
     if claim.kind == "loss":
         first, last = (mean_over_widths(suite, cells, claim.dataset, claim.method, rows) for rows in claim.aligned)
         return None if first is None or last is None else first[0] - last[0]
+    if claim.kind == "rounds":
+        own, other = (_mean_measure(cells, "rounds", claim.dataset, each, claim.aligned[0])
+                      for each in (claim.method, claim.over))  # fmt: skip
+        return other / own if own and other else None
     if claim.kind == "gain":
         pairs = [[mean_over_widths(suite, cells, claim.dataset, each, rows) for each in (claim.method, claim.over)]
                  for rows in aligned]  # fmt: skip
         return max((own[0] - other[0] for own, other in pairs if own and other), default=None)
-    sizes = [[_formula_bytes(cells, claim.dataset, each, rows) for each in (claim.method, claim.over)]
+    sizes = [[_mean_measure(cells, "formula_bytes", claim.dataset, each, rows) for each in (claim.method, claim.over)]
              for rows in aligned]  # fmt: skip
     return max((other / own for own, other in sizes if own and other), default=None)
 
 
-def _formula_bytes(cells: Sequence[Cell], dataset: str, method: str, aligned: int) -> float | None:
-    """Return the bytes by the paper's formula, as the mean over a method's runs with ``aligned`` aligned rows.
+def _mean_measure(cells: Sequence[Cell], name: str, dataset: str, method: str, aligned: int) -> float | None:
+    """Return a measure as the mean over a method's runs with ``aligned`` aligned rows.
 
-    Return ``None`` if the formula covers no such run.
+    Return ``None`` if no such run has the measure, such as bytes by a formula that does not cover the method.
     """
     sizes = [size for cell in cells if cell.matches(dataset=dataset, method=method, aligned=aligned)
-             for size in cell.measures["formula_bytes"].values()]  # fmt: skip
+             for size in cell.measures[name].values()]  # fmt: skip
     return statistics.fmean(sizes) if sizes else None

@@ -217,9 +217,10 @@ class Claim(Settings):
         kind: "gain": the score of ``method`` minus the score of ``over``. "bytes": the bytes of ``over`` by the paper's
             formulas, divided by the bytes of ``method``.  For these two kinds, the number is the greatest over all
             numbers of aligned rows.  "loss": the score of ``method`` with the first number of ``aligned``, minus the
-            score of ``method`` with the second number.
+            score of ``method`` with the second number. "rounds": the rounds of ``over`` divided by the rounds of
+            ``method``, with the first number of ``aligned``.
         over: the method that ``method`` is compared with.
-        aligned: for a "loss", two numbers of aligned rows.
+        aligned: for a "loss", two numbers of aligned rows; for "rounds", twice the same number.
 
     """
 
@@ -228,7 +229,7 @@ class Claim(Settings):
     dataset: str
     method: str
     number: float
-    kind: Literal["gain", "bytes", "loss"]
+    kind: Literal["gain", "bytes", "loss", "rounds"]
     over: str = ""
     aligned: tuple[int, int] = (0, 0)
 
