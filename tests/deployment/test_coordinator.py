@@ -68,7 +68,7 @@ def test_a_job_without_an_outcome_raises_an_error(tmp_path, monkeypatch, work):
     path = written(tmp_path)
     stand_in = {"read_federation": lambda _: {"active": "bank"}, "status": lambda _: {"sites": NAMES},
                 "submit": lambda *_, **__: "job 1", "keeps": lambda *_: None, "outcome": lambda *_: None,
-                "wait": lambda *_: "FINISHED:EXECUTION_EXCEPTION"}  # fmt: skip
+                "wait": lambda *_, **__: "FINISHED:EXECUTION_EXCEPTION"}  # fmt: skip
     for name, instead in stand_in.items():
         monkeypatch.setattr(flare, name, instead)
     with pytest.raises(

@@ -13,9 +13,10 @@ import torch
 from anyparty.api.model import Model
 from anyparty.artifacts.model_files import write_manifest
 from anyparty.config import Config
+from anyparty.core.types import ChannelWrapper
 from anyparty.deployment.site.alignment_cache import ALIGNMENT
-from anyparty.deployment.site.site_prediction import ANSWERS, predict_at_site
-from anyparty.errors import AlignmentError, ModelError, PartyLost, PredictionError
+from anyparty.deployment.site.site_prediction import ANSWERS, NEW, predict_at_site
+from anyparty.errors import ConfigError, ModelError, PartyLost, PredictionError
 from anyparty.serving.loaded_party import build_index, load_party
 from anyparty.transport import memory
 from tests.artifacts.test_site_recorder import FailingChannel
@@ -205,13 +206,87 @@ def test_new_rows_are_aligned_and_predicted(trained, tmp_path):
     assert (sites["bank"].folder / "alignment.safetensors").read_bytes() == before
 
 
-def test_new_rows_must_be_aligned_with_all_parties(trained, tmp_path):
+def new_rows(sites, home, n=6):
+    """Return the sites with tables of new rows: the bank has all of them, and every other party some."""
+    ids, new = [f"new {i}" for i in range(n)], {}
+    columns = {"bank": ["income"], "shop": ["spent", "visits"], "clinic": ["pulse"]}
+    for place, (name, named) in enumerate(columns.items()):
+        rows = ids[place:] if name != "bank" else ids
+        frame = pl.DataFrame({"id": rows} | {column: [0.1 * k for k, _ in enumerate(rows)] for column in named})
+        frame.write_csv(home / f"{name}.csv")
+        shutil.copytree(sites[name].folder, home / name)
+        new[name] = replace(sites[name], new=home / f"{name}.csv", folder=home / name)
+    return new
+
+
+def tables(sites, *names):
+    return {name: sites[name].new for name in names}
+
+
+def test_new_rows_are_predicted_without_an_unavailable_party(trained, tmp_path):
+    home, sites = trained
+    new = new_rows(sites, tmp_path)
+    told, got = predict(new, up=("bank", "clinic"), there=["bank", "clinic"])
+    assert told["bank"]["silent"] == ["shop"]
+    assert_same_answers(got, expected(home, sites, tables(new, "bank", "clinic")))
+    number = (new["bank"].folder / NEW).read_bytes()
+    _, again = predict(new, up=("bank", "clinic"), there=["bank", "clinic"])
+    assert again.equals(got)
+    assert (new["bank"].folder / NEW).read_bytes() == number, "the partial alignment is used again"
+    told, alone = predict(new, up=("bank",), there=["bank"])
+    assert told["bank"]["silent"] == ["shop", "clinic"]
+    assert_same_answers(alone, expected(home, sites, tables(new, "bank")))
+    told, whole = predict(new)
+    assert told["bank"]["silent"] == []
+    assert_same_answers(whole, expected(home, sites, tables(new, *NAMES)))
+
+
+def test_new_rows_of_unnamed_parties_are_not_aligned(trained, tmp_path):
+    home, sites = trained
+    new, sent = new_rows(sites, tmp_path), []
+
+    class Spy(ChannelWrapper):
+        async def send(self, to, tag, tensors):
+            sent.append((self.me, to))
+            return await self.channel.send(to, tag, tensors)
+
+    _, got = predict_with(new, Spy, asked=["bank", "shop"])
+    assert_same_answers(got, expected(home, sites, tables(new, *NAMES), ["bank", "shop"]))
+    assert sent
+    assert not [pair for pair in sent if "clinic" in pair]
+
+
+def predict_with(sites, wrap, **asked):
+    return play(sites, wrap, **asked), pl.read_parquet(sites["bank"].folder / ANSWERS)
+
+
+def test_a_partial_alignment_does_not_replace_that_of_the_training(trained, tmp_path):
+    home, sites = trained
+    own = {}
+    for name, site in sites.items():
+        own[name] = replace(site, table=tmp_path / f"{name}.csv", folder=tmp_path / name)
+        shutil.copytree(site.folder, own[name].folder)
+        shutil.copy(site.table, own[name].table)
+    with own["bank"].table.open("a") as file:
+        file.write("person 900,0.3,0\n")
+    before = [(site.folder / ALIGNMENT).read_bytes() for site in own.values()]
+    told, got = predict(own, up=("bank", "clinic"), there=["bank", "clinic"])
+    assert told["bank"]["rows"] == 193
+    assert_same_answers(got, expected(home, sites, {name: own[name].table for name in ("bank", "clinic")}))
+    assert before == [(site.folder / ALIGNMENT).read_bytes() for site in own.values()]
+
+
+class OldVersion(ChannelWrapper):
+    async def send(self, to, tag, tensors):
+        if (self.me, tag) == ("clinic", "alignment"):
+            tensors = {**tensors, "version": torch.tensor(list(b"0.0.9"), dtype=torch.uint8)}
+        return await self.channel.send(to, tag, tensors)
+
+
+def test_versions_are_compared_before_ids_are_sent(trained):
     _, sites = trained
-    pl.DataFrame({"id": ["x"], "income": [0.1]}).write_csv(tmp_path / "bank.csv")
-    new = sites | {"bank": replace(sites["bank"], new=tmp_path / "bank.csv", folder=tmp_path / "runs")}
-    shutil.copytree(sites["bank"].folder, tmp_path / "runs")
-    with pytest.raises(AlignmentError, match="'shop' is not connected, and the rows must be aligned again"):
-        predict(new, up=("bank", "clinic"), there=["bank", "clinic"])
+    with pytest.raises(ConfigError, match=r"party 'clinic' runs anyparty '0\.0\.9', and 'bank' runs"):
+        play(sites, OldVersion)
 
 
 def test_trained_rows_are_recognised_without_the_other_parties(tmp_path):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import anyparty
 from anyparty.core.types import Party, Roster
 from anyparty.deployment.site import alignment_cache
 from anyparty.errors import AlignmentError, PartyLost
@@ -16,6 +17,7 @@ from anyparty.training.party_run import RunHooks, StaticMembership
 from anyparty.transport import memory
 from tests import worlds
 
+VERSION = torch.tensor(list(anyparty.__version__.encode()), dtype=torch.uint8)
 ROSTER = Roster((Party(name="a", labels=True), Party(name="b")), "a")
 PLAN = {name: torch.arange(3) for name in ("train", "patterns", "validation", "scored")}
 SETTINGS = {"method": "laser"}
@@ -94,12 +96,12 @@ def test_a_party_that_rejoins_with_another_alignment_is_refused(same):
 
     async def a(net):
         try:
-            await alignment_cache.welcome(number, net, "b")
+            await alignment_cache.welcome(number, ROSTER, net, "b")
         except AlignmentError as error:
             return str(error)
 
     async def b(net):
-        await net.send("a", "alignment", {"number": number if same else number + 1})
+        await net.send("a", "alignment", {"number": number if same else number + 1, "version": VERSION})
         try:
             return (await net.recv("a", "realign", alignment_cache.NUMBER))["number"]
         except PartyLost:

@@ -27,6 +27,7 @@ LOOK_S = 0.2  # seconds between two attempts to lock the folder
 WRITTEN = {  # only the process with the lock writes these files
     "record.json", "config.toml", "model.json", "manifest.json", "party.json", "model.safetensors", "run.txt",
     "alignment.safetensors", "alignment-new.safetensors", "secret", "predictions.json", "predictions.parquet",
+    "predicting.json",
 }  # fmt: skip
 
 

@@ -194,6 +194,8 @@ def predict(
 ) -> None:
     """Predict the rows of the active party's table (or of the table in its setting "new") with the connected parties.
 
+    Nobody waits for a party that is not connected: the other parties predict without it, also rows that are new.
+
     In Python: anyparty.deployment.coordinator.predict("FOLDER", "CONFIG.toml").
     """
     import polars as pl
@@ -203,10 +205,10 @@ def predict(
 
     check_output(out, raw_csv=raw_csv)
     console, silent = screen(as_json=as_json), []
-    with console.status("predicting"):
-        ended, file = federation.predict(
-            folder, config, [n for each in parties for n in each.split(",")] if parties else None
-        )
+    ended, file = federation.predict(
+        folder, config, [n for each in parties for n in each.split(",")] if parties else None,
+        say=lambda sentence: print_error(sentence, ""),
+    )  # fmt: skip
     for name, outcome in ended.outcomes.items():
         console.print(f"{name}: {outcome['sentence'] or 'done'}", soft_wrap=True)
         if found := (outcome.get("result") or {}).get("silent"):

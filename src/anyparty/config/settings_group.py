@@ -29,6 +29,11 @@ from anyparty.tables.date_formats import check_order
 from anyparty.tables.file_content import FileSettings
 from anyparty.tables.reading_rules import Limits, texts
 
+OF_KITS = {
+    "new": "; in a federation of processes, each party names its table of rows to predict in its own kit: "
+    'new = "FILE" in local/anyparty.toml; in one process, use anyparty predict --table PARTY=FILE',
+}  # what to do instead of settings that only a party's own kit has, by name
+
 
 class Settings(StrictBooleans, BaseModel):
     """An immutable group of settings that rejects unknown keys, and booleans in place of numbers."""
@@ -70,8 +75,8 @@ def _problems(error: ValidationError, model: type[BaseModel], values: Mapping[st
         if found["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
             where = ".".join(map(str, found["loc"]))
             known, key = _known(model, found["loc"][:-1]), str(found["loc"][-1])
-            sentence = f"no setting {where!r}{_elsewhere(model, key) or nearest(key, known)}"
-            problems.append(_Problem("unknown-setting", where, sentence))
+            hint = _elsewhere(model, key) or OF_KITS.get(key if where.startswith("parties.") else "", "")
+            problems.append(_Problem("unknown-setting", where, f"no setting {where!r}{hint or nearest(key, known)}"))
         else:
             place = place_of(values, found["loc"])[0] if found["type"] != "missing" else found["loc"]
             wrong.setdefault(".".join(map(str, place)) or "settings", []).append(found)

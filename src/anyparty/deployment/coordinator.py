@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import math
-from collections.abc import Mapping, Sequence, Set
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -28,12 +29,10 @@ from anyparty.config.method_factory import carried, chosen, scheduled
 from anyparty.core.storage import read_json, user_path
 from anyparty.core.types import Party, Roster
 from anyparty.deployment.flare import federation_folder as flare
-from anyparty.deployment.site.site_prediction import ANSWERS
+from anyparty.deployment.site.site_prediction import ANSWERS, PROGRESS
 from anyparty.errors import ConfigError, ModelError, ResumeError, RunError, remark, some
 from anyparty.training.callbacks import Absences, Callback, CallbackList, reporting
 from anyparty.training.party_run import check_require
-
-COMPLETED = "FINISHED:COMPLETED"  # FLARE's status of a job that ended without an error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +137,13 @@ def train(
     absences = Absences()
     watches = CallbackList([absences] if watch is None else [absences, watch])
     watches.each.extend(trackers(resolved, lead, resume=resume))
+
+    def watch_epochs(job: str, waiting: concurrent.futures.Future[Any]) -> None:
+        if lead is not None:
+            follow(lead / FILE, job, waiting, watches)
+
     with reporting(watches, resolved.model_dump(mode="json", exclude_none=True)) as scores:
-        ended = _job(folder, resolved, "train", {"resume": resume}, timeout_s, watches)
+        ended = _job(folder, resolved, "train", {"resume": resume}, timeout_s, watch_epochs)
         result = ended.outcomes.get(str(resolved.federation.active), {}).get("result") or {}
         scores["evaluation"] = result.get("evaluation")
     for sentence in result.get("attendance", ()):
@@ -153,14 +157,19 @@ def predict(
     parties: Sequence[str] | None = None,
     *,
     timeout_s: float = 86_400.0,
+    say: Callable[[str], None] = lambda _: None,
 ) -> tuple[JobResult, Path | None]:
     """Predict the rows of the active party's table with the connected parties.
+
+    If a party's own settings name a table of new rows, the parties that take part align these rows first.  Nobody waits
+    for a party that is not connected; the predictions name it as silent.
 
     Args:
         folder: the federation's folder.
         config: the settings used in training.
         parties: the parties whose columns may be used; by default all connected parties.
         timeout_s: the maximum time to wait for the end of the prediction, in seconds.
+        say: a function that gets a sentence whenever the prediction begins a step or waits for another party.
 
     Returns:
         The result of the job, and the path of the file of predictions. The second result is ``None`` if the active
@@ -175,9 +184,19 @@ def predict(
     check_parties(parties or (), resolved.parties, "parties")
     if parties is None:
         _unnamed(folder, resolved)
-    asked = {"asked": None if parties is None else list(parties), "there": sorted(_connected(folder))}
-    ended = _job(folder, resolved, "predict", asked, timeout_s)
-    lead = flare.keeps(folder, flare.read_federation(folder)["active"])
+    federation, there = flare.read_federation(folder), _connected(folder)
+    asked = {"asked": None if parties is None else list(parties), "there": sorted(there)}
+    away = [
+        name for name in federation.get("parties", ()) if name not in there and (parties is None or name in parties)
+    ]
+    say("the job starts" + (f"; not connected: {', '.join(away)}" if away else ""))
+    lead = flare.keeps(folder, federation["active"])
+
+    def watch(job: str, waiting: concurrent.futures.Future[Any]) -> None:
+        if lead is not None:
+            _tell(lead / PROGRESS, job, waiting, say)
+
+    ended = _job(folder, resolved, "predict", asked, timeout_s, watch)
     file = None if lead is None else lead / ANSWERS
     return ended, file if file is not None and file.exists() else None
 
@@ -206,38 +225,46 @@ def _connected(folder: Path) -> set[str]:
 
 
 def _job(
-    folder: Path, resolved: Config, work: str, asked: Mapping[str, Any], timeout_s: float, watch: Callback | None = None
-) -> JobResult:
-    lead = flare.keeps(folder, flare.read_federation(folder)["active"])
+    folder: Path, resolved: Config, work: str, asked: Mapping[str, Any], timeout_s: float,
+    watch: Callable[[str, concurrent.futures.Future[Any]], None],
+) -> JobResult:  # fmt: skip
+    """Run a job; ``watch(job, ended)`` is called when it is submitted, and returns when ``ended`` is done."""
     with ThreadPoolExecutor(1) as pool:
         submitting = pool.submit(flare.submit, folder, carried(resolved).to_toml(), work=work, asked=asked)
         try:
             job = submitting.result()
-            waiting = pool.submit(flare.wait, folder, job, timeout_s)
-            if lead is not None and watch is not None:
-                follow(lead / FILE, job, waiting, watch)
+            waiting = pool.submit(flare.wait, folder, job, timeout_s, until_led=work == "predict")
+            watch(job, waiting)
             status = waiting.result()
         except KeyboardInterrupt:
             # ``exception`` waits until the job is submitted, because only then can it be aborted.
             if submitting.exception() is None:
                 flare.abort(folder, submitting.result())
             raise
-    found = {name: flare.outcome(folder, name, job) for name in resolved.parties}
-    outcomes = {name: outcome for name, outcome in found.items() if outcome is not None}
     name = str(flare.read_federation(folder)["active"])
+    here = [each for each in resolved.parties if flare.keeps(folder, each) is not None]
+    end = time.monotonic() + OUTCOME_S
+    while True:
+        found = {each: flare.outcome(folder, each, job) for each in here}
+        gone = (found.get(name) or {}).get("gone", {})
+        if all(found[each] or each in gone for each in here) or time.monotonic() > end:
+            break
+        time.sleep(0.1)
+    outcomes = {each: outcome for each, outcome in found.items() if outcome is not None}
     leads = outcomes.get(name)
     if leads and leads["error"]:
         others = [f"; {party!r} ended with {each['error']}: {each['sentence']}" for party, each in outcomes.items()
                   if party != name and each["error"] not in {"", "PartyLost"}]  # fmt: skip
         raise RunError(f"job {job}: the active party {name!r} ended with {leads['error']}: {leads['sentence']}"
                        f"{''.join(others)}")  # fmt: skip
-    if leads is None and status != COMPLETED:
+    if leads is None and status != flare.COMPLETED:
         raise RunError(f"job {job} has the status {status}, and the active party {name!r} has left no result: if the "
                        "job has ended, site.log in the party's kit says why; if not, it still runs")  # fmt: skip
     return JobResult(job=job, status=status, outcomes=outcomes)
 
 
-EVERY_S = 1.0
+EVERY_S, LOOK_S = 1.0, 0.3
+OUTCOME_S = 2.0  # the longest wait for the outcomes of passive parties whose kits are on this machine
 SCORES = ("loss", "training", "validation")
 
 
@@ -314,6 +341,15 @@ class _Reported:
         self.stage = stage if stage in stages else ""  # empty if the record has lost the description of this stage
         if self.stage:
             self.watch.on_stage_begin(stage, stages[stage]["epochs"], stages[stage]["rows"], first_epoch)
+
+
+def _tell(progress: Path, job: str, ended: concurrent.futures.Future[Any], say: Callable[[str], None]) -> None:
+    """Pass each new sentence in the file ``progress``, which the active party writes, to ``say``, until a job ends."""
+    told = ""
+    while not concurrent.futures.wait([ended], timeout=LOOK_S).done:
+        now = str(_read_record(progress, job).get("now", ""))
+        if now != told:
+            say(told := now)
 
 
 def _numbers(value: Any) -> Any:

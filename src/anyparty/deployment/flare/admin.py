@@ -57,12 +57,16 @@ def read_federation(folder: Path) -> dict[str, Any]:
     return federation
 
 
-def ask_server(folder: Path, command: str, /, **arguments: Any) -> dict[str, Any]:
+def ask_server(
+    folder: Path, command: str, /, *, until: Callable[[], dict[str, Any] | None] = lambda: None, **arguments: Any
+) -> dict[str, Any]:
     """Send one of ``COMMANDS`` to the federation's server, and return the answer.
 
     Args:
         folder: the federation's folder.
         command: the name of the command.
+        until: a function that is called every second during the wait.  If it returns an answer, the wait ends with this
+            answer.
         arguments: the command's arguments.  If ``timeout_s`` is one of them, the longest wait for the answer is
             ``timeout_s`` plus 50 seconds.
 
@@ -85,7 +89,7 @@ def ask_server(folder: Path, command: str, /, **arguments: Any) -> dict[str, Any
         cwd=kit, start_new_session=command in UNINTERRUPTED,
     ) as client:  # fmt: skip
         try:
-            out, err = _output(client, folder, limit, checked=checked)
+            out, err = _output(client, folder, limit, until, checked=checked)
         except BaseException:
             client.kill()
             raise
@@ -101,7 +105,10 @@ def ask_server(folder: Path, command: str, /, **arguments: Any) -> dict[str, Any
     return answer
 
 
-def _output(client: subprocess.Popen[str], folder: Path, limit: float, *, checked: bool) -> tuple[str, str]:
+def _output(
+    client: subprocess.Popen[str], folder: Path, limit: float, until: Callable[[], dict[str, Any] | None], *,
+    checked: bool,
+) -> tuple[str, str]:  # fmt: skip
     """Wait for the end of an admin client and return its output; if ``checked``, also check the server while waiting.
 
     FLARE's client itself waits for a server that hangs, and for a job that the server cannot start.
@@ -111,6 +118,9 @@ def _output(client: subprocess.Popen[str], folder: Path, limit: float, *, checke
         try:
             return client.communicate(timeout=WATCH_S)
         except subprocess.TimeoutExpired:
+            if (answer := until()) is not None:
+                client.kill()
+                return json.dumps(answer), ""
             if time.monotonic() > end:
                 raise RunError(f"the server of {folder} did not answer within {limit:g} s") from None
             if checked:

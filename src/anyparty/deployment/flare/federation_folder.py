@@ -204,9 +204,22 @@ def status(folder: Path) -> dict[str, Any]:
     return {"active": active, **answer, "sites": sites, "absent": absent}
 
 
-def wait(folder: Path, job: str, timeout_s: float = 600.0) -> str:
-    """Wait until a job has ended, or ``timeout_s`` seconds have passed; return FLARE's status of the job."""
-    return str(ask_server(folder, "wait", job=job, timeout_s=timeout_s)["status"])
+COMPLETED = "FINISHED:COMPLETED"  # FLARE's status of a job that ended without an error
+
+
+def wait(folder: Path, job: str, timeout_s: float = 600.0, *, until_led: bool = False) -> str:
+    """Wait until a job has ended, or ``timeout_s`` seconds have passed; return FLARE's status of the job.
+
+    FLARE ends a job about ten seconds after the active party's part.  With ``until_led``, the wait ends with that part,
+    if it succeeds and the active party's kit is on this machine.
+    """
+    active = read_federation(folder)["active"]
+
+    def led() -> dict[str, Any] | None:
+        ended = outcome(folder, active, job) if until_led else None
+        return {"status": COMPLETED} if ended and not ended["error"] else None
+
+    return str(ask_server(folder, "wait", until=led, job=job, timeout_s=timeout_s)["status"])
 
 
 def abort(folder: Path, job: str) -> None:

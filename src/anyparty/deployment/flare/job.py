@@ -37,6 +37,7 @@ import torch
 from anyparty.config import Config
 from anyparty.core.seeds import usual_torch
 from anyparty.core.storage import writing
+from anyparty.deployment.flare.server_health import lost_sites
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.errors import ENDED, AnypartyError, RunError
 from anyparty.transport.reliable_endpoint import ReliableEndpoint
@@ -135,6 +136,7 @@ class JobRun:
     config: str
     job: str
     core: Any
+    kit: Path = Path()
 
     @classmethod
     def at(cls, context: FLContext) -> JobRun:
@@ -147,6 +149,7 @@ class JobRun:
             config=config,
             job=job,
             core=engine.get_cell().core_cell,
+            kit=Path(workspace.get_root_dir()),
         )
 
     def play(self, order: JobOrder, stop_reason: Callable[[], str]) -> JobOutcome:
@@ -179,7 +182,9 @@ class JobRun:
         endpoint = ReliableEndpoint(site.party, site.parties, self.job, carrier, patience, stop_reason=stop_reason)
         carrier.listen(endpoint)
         endpoint.start([site.active] if site.party != site.active else [])
-        end: dict[str, Any] = {}
+        end, ended = dict[str, Any](), threading.Event()
+        if site.party == site.active and order.work != "serve":
+            threading.Thread(target=_lose_unconnected, args=(endpoint, self.kit, ended), daemon=True).start()
         try:
             config = Config.of(tomllib.loads(self.config), f"the settings of job {self.job}")
             with usual_torch():  # code that the site loads may have changed torch's settings
@@ -187,8 +192,20 @@ class JobRun:
         except Exception as error:
             end |= {"error": type(error).__name__, "sentence": str(error)}
             log.error("%s: %s", site.party, error, exc_info=not isinstance(error, AnypartyError))
+        ended.set()
         endpoint.leave(farewell(end.get("error", ""), stop_reason()))
         return endpoint, end
+
+
+def _lose_unconnected(endpoint: ReliableEndpoint, kit: Path, ended: threading.Event) -> None:
+    """Give up on parties that have not appeared in the job, as soon as the server reports that their site is lost.
+
+    Without this function, the job waits ``Timeouts.join_s`` for a site that died shortly before the job began.
+    """
+    while not ended.wait(1.0):
+        for name in lost_sites(kit):
+            if name in endpoint.sessions and endpoint.sessions[name].last_heard is None:
+                endpoint.lose(name, "its site is not connected")
 
 
 async def _run(site: SiteConfig, config: Config, endpoint: ReliableEndpoint, order: JobOrder) -> Any:

@@ -3,6 +3,9 @@
 A random number, which is the same at all parties, identifies each alignment.  A party whose table has changed since
 the alignment reports no number, and then all parties make a new alignment.  They also make a new alignment if the
 parties that take part, or the parties that hold columns, are not the same as in the stored alignment.
+
+A prediction may align rows while parties are offline: only the other parties take part (a *partial* alignment), and the
+rows of the offline parties are unknown.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +21,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+import anyparty
 from anyparty.alignment import private
 from anyparty.alignment.alignment import PartyAlignment
 from anyparty.alignment.alignment_state import AlignmentState
 from anyparty.alignment.rounds import BlindingProgress
 from anyparty.core.types import Channel, MessageSpec, Roster, TensorSpec
-from anyparty.errors import AlignmentError, MessageError, ModelError, ResumeError, some
+from anyparty.errors import AlignmentError, ConfigError, MessageError, ModelError, ResumeError, some
 from anyparty.tables.column_types import Kind
 from anyparty.tables.table import Table
 from anyparty.training import checkpoint
@@ -33,15 +38,16 @@ MESSAGES = (
         tag="alignment",
         frm="passive",
         to="active",
-        holds="the number of the alignment that the party keeps, if its table is still the same",
-        learns="whether the parties must align again",
+        holds="the number of the alignment that the party keeps, if its table is still the same, and the sender's "
+        "version of anyparty",
+        learns="whether the parties must align again, and whether they have the same version",
     ),
     MessageSpec(
         tag="realign",
         frm="active",
         to="passive",
-        holds="whether the parties must align again, and the number of the new alignment",
-        learns="nothing else",
+        holds="whether the parties must align again, the number of the new alignment, and the parties that take part",
+        learns="which parties take part",
     ),
     MessageSpec(
         tag="without-cells",
@@ -54,6 +60,7 @@ MESSAGES = (
 )
 ROWS = {"rows": TensorSpec((-1,), torch.int64)}
 NUMBER = {"number": TensorSpec((ID_BYTES,), torch.uint8)}
+REPORT = NUMBER | {"version": TensorSpec((-1,), torch.uint8)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -150,34 +157,41 @@ async def aligned(
     If all parties have stored the same alignment, this alignment is used. If not, the parties make a new alignment.
 
     A passive party aligns only its rows with at least one cell or a label. The active party aligns all its rows,
-    because it may ask for a prediction of a row that only other parties know. ``there`` lists the online parties; by
-    default, all parties are online. A stored alignment can be used while parties are offline. ``apart`` allows parties
-    that have no row in common, as in prediction.
+    because it may ask for a prediction of a row that only other parties know. At the active party, ``there`` lists the
+    parties that take part; by default, all parties. A stored alignment can be used while parties are offline. ``apart``
+    allows parties that have no row in common, as in prediction, and new alignments in which only some parties take
+    part.
 
     If a new alignment is interrupted, the next call continues it from the folder ``state_folder(path)``. The folder is
-    deleted at the end, except with ``incremental``: the next alignment then processes only new ids. ``progress`` is
-    called during the alignment.
+    deleted at the end, except with ``incremental``: the next alignment then processes only new ids. A partial alignment
+    keeps no such folder, and is not stored if ``path`` is the training's alignment. ``progress`` is called during the
+    alignment.
 
     Raises:
-        AlignmentError: a new alignment is needed, and a party is offline.
+        AlignmentError: a new alignment is needed, and a party is offline, unless ``apart`` is true.
+        ConfigError: a party has another version of anyparty.
         ResumeError: with ``resume``, a party's table has changed or its alignment is missing.
     """
-    kept = _usable(path, table, _parties(roster), apart=apart)
+    kept = _usable(path, table, roster, apart=apart)
     number = torch.zeros(ID_BYTES, dtype=torch.uint8) if kept is None else kept.number
-    again = await _agree_on_alignment(net, roster, number, resume=resume, there=there)
+    again, present = await _agree_on_alignment(net, roster, number, resume=resume, there=there, apart=apart)
     if again is None:
         assert kept is not None
         return kept.share, number
+    whole, partial = roster, present != roster.names
+    state = None if partial else state_folder(path)
+    if partial:
+        roster = Roster(tuple(each for each in roster.parties if each.name in present), roster.active)
     own = np.arange(len(table)) if net.me == roster.active else np.flatnonzero(table.has_content)
     fresh = await private.align(
         net, roster, table.ids.gather(own), salt=salt, apart=apart, normalize=normalize, progress=progress,
-        state=state_folder(path),
+        state=state,
     )  # fmt: skip
     position = np.full(fresh.n, -1)
     position[fresh.position >= 0] = own[fresh.position[fresh.position >= 0]]
     share = PartyAlignment(
         position=position,
-        observed=await _observed(net, roster, fresh, position >= 0, table.blocks_at(position) >= 0),
+        observed=await _observed(net, roster, whole, fresh, position >= 0, table.blocks_at(position) >= 0),
         key=None if fresh.key is None else torch.from_numpy(fresh.key),
     )
     kept = StoredAlignment(
@@ -189,9 +203,10 @@ async def aligned(
         parties=_parties(roster),
         kinds=table.kinds,
     )
-    kept.write(path)
-    if not incremental:
-        AlignmentState(state_folder(path), b"").delete()
+    if not partial or path.name != ALIGNMENT:  # a partial alignment does not replace that of the training
+        kept.write(path)
+    if state is not None and not incremental:
+        AlignmentState(state, b"").delete()
     return share, again
 
 
@@ -203,12 +218,14 @@ def state_folder(path: Path) -> Path:
 async def _observed(
     net: Channel,
     roster: Roster,
+    whole: Roster,
     fresh: private.PrivateAlignment,
     aligned: NDArray[np.bool_],
     with_cells: NDArray[np.bool_],
 ) -> Tensor | None:
     """Return at the active party a mask [N, K], True if party k has a cell of row n; elsewhere, return ``None``.
 
+    ``roster`` has the parties that took part in the alignment, and ``whole`` all parties, of which K hold columns.
     ``aligned`` [N] marks the rows that this party aligned, and ``with_cells`` [N] its rows with at least one cell.
     Label holders may have aligned rows without cells.
     """
@@ -219,12 +236,13 @@ async def _observed(
                 roster.active, "without-cells", {"rows": torch.from_numpy(np.flatnonzero(aligned & ~with_cells))}
             )
         return None
-    observed = torch.from_numpy(fresh.observed(roster.blocks))
+    observed = torch.zeros(fresh.n, whole.K, dtype=torch.bool)
+    observed[:, [whole.blocks.index(name) for name in roster.blocks]] = torch.from_numpy(fresh.observed(roster.blocks))
     if net.me in roster.blocks:
-        observed[:, roster.blocks.index(net.me)] &= torch.from_numpy(with_cells)
+        observed[:, whole.blocks.index(net.me)] &= torch.from_numpy(with_cells)
     for name in both:
         if name != net.me:
-            column = observed[:, roster.blocks.index(name)]
+            column = observed[:, whole.blocks.index(name)]
             rows = (await net.recv(name, "without-cells", ROWS))["rows"]
             if len(rows) and (not 0 <= rows.min() <= rows.max() < fresh.n or not column[rows].all()):
                 raise MessageError(f"party {name!r} reports empty rows that are not its own rows")
@@ -236,29 +254,38 @@ def _parties(roster: Roster) -> dict[str, list[str]]:
     return {"names": list(roster.names), "blocks": list(roster.blocks)}
 
 
-def _usable(path: Path, table: Table, parties: dict[str, list[str]], *, apart: bool) -> StoredAlignment | None:
+def _usable(path: Path, table: Table, roster: Roster, *, apart: bool) -> StoredAlignment | None:
     """Return the alignment stored at ``path`` if it was made for this table and these parties, else None.
 
-    If the stored alignment allows parties that have no row in common, it can be used only if ``apart`` is True.
+    If the stored alignment allows parties that have no row in common, it can be used only if ``apart`` is True. Then
+    it may also be partial: a party that did not take part in it has another number, or none.
     """
     try:
         kept = StoredAlignment.read(path)
     except ModelError:
         return None
-    same = kept.table == table.fingerprint and kept.rows == len(table) and kept.parties == parties
+    names, blocks = kept.parties.get("names", []), kept.parties.get("blocks", [])
+    same = kept.table == table.fingerprint and kept.rows == len(table)
+    same = same and (names == list(roster.names) or (apart and set(names) < set(roster.names)))
+    same = same and blocks == [name for name in roster.blocks if name in names]
     return kept if same and (apart or not kept.apart) else None
 
 
 async def _agree_on_alignment(
-    net: Channel, roster: Roster, number: Tensor, *, resume: bool, there: Sequence[str] | None
-) -> Tensor | None:
-    """Return ``None`` if all parties have stored the same alignment, else the number of the alignment to make."""
+    net: Channel, roster: Roster, number: Tensor, *, resume: bool, there: Sequence[str] | None, apart: bool
+) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Return the number of the alignment to make, and the parties that take part.
+
+    The number is ``None`` if all these parties have stored the same alignment.
+    """
     others = [name for name in roster.names if name != net.me and (there is None or name in there)]
     if net.me != roster.active:
-        await net.send(roster.active, "alignment", {"number": number})
-        answer = (await net.recv(roster.active, "realign", NUMBER))["number"]
-        return None if torch.equal(answer, number) else answer
-    numbers = {name: (await net.recv(name, "alignment", NUMBER))["number"] for name in others}
+        await net.send(roster.active, "alignment", {"number": number, "version": _version()})
+        expect = NUMBER | {"present": TensorSpec((len(roster.names),), torch.uint8)}
+        answer = await net.recv(roster.active, "realign", expect)
+        present = tuple(compress(roster.names, answer["present"].tolist()))
+        return None if torch.equal(answer["number"], number) else answer["number"], present
+    numbers = {name: await _reported_number(net, name) for name in others}
     unlike = [name for name, each in numbers.items() if not torch.equal(each, number)]
     same = bool(number.any()) and not unlike
     if resume and not number.any() and not unlike:
@@ -269,22 +296,45 @@ async def _agree_on_alignment(
                           "folder changed, or its alignment is from an earlier version); "
                           f"start without --resume (resume=True)")  # fmt: skip
     absent = [name for name in roster.names if name not in {net.me, *others}]
-    if absent and not same:
+    if absent and not same and not apart:
         raise AlignmentError(f"{some(absent)} is not connected, and the rows must be aligned again (a table changed, "
                              f"or {some(unlike or [net.me])} has no alignment yet); start all parties")  # fmt: skip
     fresh = number if same else torch.frombuffer(bytearray(secrets.token_bytes(ID_BYTES)), dtype=torch.uint8)
     for name in others:
-        await net.send(name, "realign", {"number": fresh})
-    return None if same else fresh
+        await net.send(name, "realign", _realign(roster, fresh, absent))
+    return None if same else fresh, tuple(name for name in roster.names if name not in absent)
 
 
-async def welcome(number: Tensor, net: Channel, name: str) -> None:
+def _realign(roster: Roster, number: Tensor, absent: Sequence[str] = ()) -> dict[str, Tensor]:
+    present = torch.tensor([name not in absent for name in roster.names], dtype=torch.uint8)
+    return {"number": number, "present": present}
+
+
+def _version() -> Tensor:
+    return torch.frombuffer(bytearray(anyparty.__version__.encode()), dtype=torch.uint8)
+
+
+async def _reported_number(net: Channel, name: str) -> Tensor:
+    """Receive the number of the alignment that a party has stored.
+
+    Raises:
+        ConfigError: the party has another version of anyparty.
+    """
+    got = await net.recv(name, "alignment", REPORT)
+    if not torch.equal(got["version"], _version()):
+        theirs = got["version"].numpy().tobytes()[:40].decode(errors="replace")
+        raise ConfigError(f"party {name!r} runs anyparty {theirs!r}, and {net.me!r} runs {anyparty.__version__!r}: "
+                          "install the same version at both")  # fmt: skip
+    return got["number"]
+
+
+async def welcome(number: Tensor, roster: Roster, net: Channel, name: str) -> None:
     """Check that a party that rejoins a run has stored the run's alignment, and send the party a confirmation.
 
     Raises:
         AlignmentError: the party has another alignment.
     """
-    if not torch.equal((await net.recv(name, "alignment", NUMBER))["number"], number):
+    if not torch.equal(await _reported_number(net, name), number):
         raise AlignmentError(f"party {name!r} rejoined with another alignment (its table or folder changed); it can "
                              "take part in the next run")  # fmt: skip
-    await net.send(name, "realign", {"number": number})
+    await net.send(name, "realign", _realign(roster, number))

@@ -1,8 +1,10 @@
 """Run one party's share of a prediction at its own site, with its own table and its own share of the model.
 
 The rows to predict are in the parties' tables. A party's own setting ``new`` can replace its table by another file. The
-rows are aligned privately, as for training. The active party gets predictions for the rows of its own table only,
-because it does not know the ids of any other rows.
+rows are aligned privately, as for training, among the connected parties whose columns may be used. The active party
+gets predictions for the rows of its own table only, because it does not know the ids of any other rows.
+
+While the prediction runs, the active party writes into ``predicting.json`` what it does, and for whom it waits.
 
 Every party that has sent a message writes ``predictions.json``, also if the prediction failed.  The file has the
 status, the error and the ledger of the party's messages; after success also the number of rows and the table's
@@ -11,7 +13,7 @@ fingerprint.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,10 +39,14 @@ from anyparty.problem.rows import Rows, own_rows
 from anyparty.tables.table import Table, read_table
 from anyparty.training import control_messages
 from anyparty.training.loop import predict_rows
+from anyparty.training.party_run import membership_of
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger, MeteredChannel
 
-ANSWERS, RECORD = "predictions.parquet", "predictions.json"
+ANSWERS, RECORD, PROGRESS = "predictions.parquet", "predictions.json", "predicting.json"
+NEW = "alignment-new.safetensors"
+NOT_CONNECTED = "it was not connected when the prediction began"
+FAILED = "it left: it stopped with"  # the start of the reason if a party's part of the job ended with an error
 MESSAGES = (
     MessageSpec(
         tag="wanted",
@@ -104,7 +110,8 @@ async def predict_at_site(
     The active party saves the predictions in its folder.
 
     ``asked`` lists the parties whose columns may be used, and ``there`` lists the parties that are online.  By default,
-    each list contains all parties.
+    each list contains all parties.  No message is sent to the other parties, and nobody waits for them.  A party in
+    ``there`` that does not appear counts as offline.
 
     Raises:
         ModelError: no model was trained here, files are damaged, or a party's share of the model is from another
@@ -115,6 +122,14 @@ async def predict_at_site(
         PartyLost: a party left while rows were aligned.  If a party leaves later, the result lists it as silent.
     """
     ledger, status, result = Ledger(), StatusEntry(status="running", error=""), dict[str, Any]()
+    membership, leads = membership_of(net), site.party == site.active
+    for name in site.parties:
+        if there is not None and name not in {*there, site.party, site.active}:
+            membership.lose(name, NOT_CONNECTED)
+
+    def report(sentence: str) -> None:
+        if leads:
+            write_json(site.folder / PROGRESS, {"job": membership.run, "now": sentence})
 
     def write() -> None:
         if ledger.flows or status.status == "done":  # without messages, keep the earlier record
@@ -122,21 +137,32 @@ async def predict_at_site(
 
     async with alone(site.folder), meanwhile(write):
         with status.noting():
-            outcome, table = await _predict(site, config, MeteredChannel(net, ledger), asked, there)
+            outcome, table = await _predict(site, config, MeteredChannel(net, ledger), asked, there, report)
             result |= {**outcome, "table": table.fingerprint}
     return outcome
 
 
 async def _predict(
-    site: SiteSettings, config: Config, net: Channel, asked: Sequence[str] | None, there: Sequence[str] | None
-) -> tuple[dict[str, Any], Table]:
+    site: SiteSettings, config: Config, net: Channel, asked: Sequence[str] | None, there: Sequence[str] | None,
+    report: Callable[[str], None],
+) -> tuple[dict[str, Any], Table]:  # fmt: skip
     """Predict; return the result that the coordinator may show, and the party's table."""
     part = StoredPart.of(site, config)
     roster, leads = part.summary.roster, site.party == site.active
     table, keep = _table(site, config, part)
+    taking_part = (asked is None or site.party in {*asked, *roster.labelers}) and (there is None or site.party in there)
+    if not leads and not taking_part:
+        return {"rows": 0}, table  # the other parties predict without this one
     wired = ContractChannel(net, roster, (*declared(part.method), *MESSAGES))
     names = _asked(roster, asked, there) if leads else None
-    there = await _same_run(wired, part, names, there)
+    if names is not None:
+        online = {*(roster.names if there is None else there), site.party}
+        up = [name for name in roster.names if name in online and name in {*names, *roster.labelers, site.party}]
+        there = await _same_run(wired, part, names, up, report)
+        names = _asked(roster, names, there)
+        report(f"aligning {len(table):,} rows with {_listed(there, site.party)}")
+    else:
+        await control_messages.send_weights_hash(wired, roster, part.weights_hash)
     share, _ = await aligned(
         keep, wired, roster, table, salt=config.federation.salt, normalize=part.member.id_normalize, there=there,
         apart=True,
@@ -147,7 +173,9 @@ async def _predict(
         share.position, blocks=table.blocks_at(share.position), features=prepare.features(table) if prepare else None,
         observed=share.observed, key=share.key, ids=table.ids if leads else None,
     )  # fmt: skip
-    names, wanted, observed = await _share(wired, roster, rows, names, share.position)
+    if leads:
+        report(f"predicting {len(table):,} rows with {_listed(there, site.party)}")
+    names, wanted, observed = await _share(wired, roster, rows, names, there, share.position)
     if not leads and site.party in roster.labelers:
         rows = replace(rows, observed=observed)
     answered = await predict_rows(part.method, wired, part.member.state, rows, wanted, names, Seeds(part.summary.seed))
@@ -169,7 +197,7 @@ def _table(site: SiteSettings, config: Config, part: StoredPart) -> tuple[Table,
         return _table_aligned(site, config, part), site.folder / ALIGNMENT
     kinds = part.member.prepare.kinds if part.member.prepare else {}
     table = read_table(new, party=site.party, label=None, expect=kinds, **part.member.reading)
-    return remarked(table), site.folder / "alignment-new.safetensors"
+    return remarked(table), site.folder / NEW
 
 
 def _table_aligned(site: SiteSettings, config: Config, part: StoredPart) -> Table:
@@ -183,32 +211,31 @@ def _table_aligned(site: SiteSettings, config: Config, part: StoredPart) -> Tabl
     return remarked(table)
 
 
-async def _same_run(
-    net: Channel, part: StoredPart, asked: Sequence[str] | None, there: Sequence[str] | None
-) -> Sequence[str] | None:
-    """Check that the parties in ``asked`` and the hosts of heads have shares of the model from the same training.
+def _listed(names: Sequence[str] | None, me: str) -> str:
+    return ", ".join(name for name in names or () if name != me) or "nobody else"
 
-    Return the parties that are still online.
+
+async def _same_run(
+    net: Channel, part: StoredPart, asked: Sequence[str], up: Sequence[str], report: Callable[[str], None]
+) -> list[str]:
+    """Check that the other parties in ``up`` have shares of the model from the same training; at the active party.
+
+    Return the parties in ``up`` that take part. A party in ``asked`` that does not appear takes no part.
     """
-    roster = part.summary.roster
-    if asked is None:
-        await control_messages.send_weights_hash(net, roster, part.weights_hash)
-        return there
-    up = [name for name in roster.names if name != net.me and (there is None or name in there)]
-    hashes, lost = await control_messages.gather_weights_hashes(net, up)
-    for name in [name for name in lost if name in {*asked, *roster.labelers}]:
+    hashes, lost = dict[str, str](), dict[str, str]()
+    for name in (name for name in up if name != net.me):
+        report(f"waiting for {name}, whose site starts its part of the job")
+        found, gone = await control_messages.gather_weights_hashes(net, [name])
+        hashes, lost = hashes | found, lost | gone
+    for name in [name for name, why in lost.items() if name not in asked or why.startswith(FAILED)]:
         raise ModelError(f"party {name!r} cannot load its part of the model ({lost[name]}); if that part was never "
                          "saved, train with --resume, or predict without it (--parties)")  # fmt: skip
-    unlike = [
-        name
-        for name in control_messages.differing_weights(part.summary.parts, hashes)
-        if name in {*asked, *roster.labelers}
-    ]
+    unlike = control_messages.differing_weights(part.summary.parts, hashes)
     if unlike:
         raise ModelError(f"{some(unlike)} has a part of the model from another run than {net.me!r}: it was "
                          "disconnected before training ended, or its folder changed; predict without it (--parties), "
                          "or train again")  # fmt: skip
-    return [name for name in up if name not in lost] if lost else there
+    return [name for name in up if name not in lost]
 
 
 def _asked(roster: Roster, asked: Sequence[str] | None, there: Sequence[str] | None) -> list[str]:
@@ -231,18 +258,19 @@ def _offline(part: StoredPart, asked: Sequence[str] | None, there: Sequence[str]
 
 
 async def _share(
-    net: Channel, roster: Roster, rows: Rows, asked: Sequence[str] | None, position: Any
+    net: Channel, roster: Roster, rows: Rows, asked: Sequence[str] | None, there: Sequence[str] | None, position: Any
 ) -> tuple[list[str], torch.Tensor, torch.Tensor | None]:
     """Exchange the rows to predict, the parties that may take part, and which party has which row; return all three.
 
-    The active party sends these values, and every other party receives them.  Only hosts of heads receive which party
-    has which row.
+    The active party sends these values, and every other party in ``there`` receives them.  Only hosts of heads receive
+    which party has which row.
     """
     if asked is not None:
+        assert there is not None
         assert rows.observed is not None
         wanted = torch.from_numpy(position >= 0).nonzero().squeeze(1)
         flags = torch.tensor([name in asked for name in roster.blocks], dtype=torch.uint8)
-        for name in roster.names:
+        for name in there:
             if name != net.me:
                 host = name in roster.labelers
                 observed = rows.observed.flatten().byte() if host else torch.empty(0, dtype=torch.uint8)

@@ -180,7 +180,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
             folder=site.folder / "checkpoints",
             resume=resume,
             hooks=RunHooks(
-                callback=recorder, membership=membership, welcome=partial(welcome, number), secret=secret,
+                callback=recorder, membership=membership, welcome=partial(welcome, number, roster), secret=secret,
                 on_checkpoint=recorder.on_checkpoint,
             ),
         )  # fmt: skip
