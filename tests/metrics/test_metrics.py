@@ -21,6 +21,7 @@ from anyparty.core.types import Task
 from anyparty.errors import ConfigError, PredictionError
 from anyparty.metrics import (
     METRICS,
+    Evaluation,
     by_count,
     by_pattern,
     client_accuracy,
@@ -630,3 +631,8 @@ def test_an_evaluation_names_the_classes_that_auroc_leaves_out(y, absent, said):
     assert said in page.getvalue()
     two = evaluate(predicted([[0.2, 0.8]] * 2), torch.tensor([1, 1]), None, OBSERVED[:2], Seeds(0))
     assert two.absent == ()
+    again = Evaluation.from_json(json.loads(json.dumps(found.to_json())))
+    assert again.to_json() == found.to_json()
+    read = io.StringIO()
+    Console(file=read, width=200).print(again.render())
+    assert read.getvalue() == page.getvalue()

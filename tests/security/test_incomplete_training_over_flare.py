@@ -136,7 +136,8 @@ def test_a_party_that_does_not_save_its_part(house, train):
 @pytest.mark.filterwarnings("default::anyparty.errors.AnypartyWarning")
 def test_a_party_that_leaves(house, train):
     result = train(fails="leaves")
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 3, result.output
+    assert "The model's part of shop lacks the last epochs (exit code 3)." in result.stderr
     said = "party 'shop' took no part in 4 of 6 epochs (it left: it stopped with TableError"
     assert said in result.stderr
     assert "and the saved model lacks its part. To add that part, start 'shop' and train with --resume" in result.stderr

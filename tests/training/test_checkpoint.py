@@ -114,6 +114,19 @@ class TestFolder:
         assert kept.stage_epochs() == [(0, 10), (0, 11)]
         assert len(list(tmp_path.iterdir())) == KEEP == 2
 
+    def test_checkpoints_of_epochs_with_all_parties_are_kept_while_one_is_away(self, tmp_path):
+        kept = self.save(tmp_path, (0, 1), (0, 2), (0, 3))
+        for epoch in (4, 5, 6):
+            kept.save(fresh(), RunPosition(epoch=epoch), {}, whole=False)
+        assert kept.stage_epochs() == [(0, 2), (0, 3), (0, 5), (0, 6)]
+        again = Checkpoints(tmp_path)  # another process
+        again.save(fresh(), RunPosition(epoch=7), {}, whole=False)
+        assert again.stage_epochs() == [(0, 2), (0, 3), (0, 6), (0, 7)]
+        assert again.load(fresh(), (0, 7))[0].epoch == 7
+        for epoch in (8, 9):
+            again.save(fresh(), RunPosition(epoch=epoch), {})
+        assert again.stage_epochs() == [(0, 8), (0, 9)]
+
     def test_later_stages_come_last(self, tmp_path):
         assert self.save(tmp_path, (0, 200), (1, 3), (1, 100)).stage_epochs() == [(1, 3), (1, 100)]
 
@@ -182,7 +195,7 @@ def test_an_epoch_in_which_the_run_was_ended_has_no_checkpoint(tmp_path, why, ow
 def test_training_continues_after_a_party_is_lost(tmp_path):
     settings = {"epochs": 6, "checkpoint_every": 1, "membership": EndingMembership(3, "it hangs")}
     worlds.train(method("laser", embedding=4), world(K=2), folder=tmp_path, **settings)
-    assert [epoch for _, epoch in Checkpoints(tmp_path / "a").stage_epochs()] == [5, 6]
+    assert [epoch for _, epoch in Checkpoints(tmp_path / "a").stage_epochs()] == [2, 3, 5, 6]
 
 
 class TestAfterAPowerFailure:

@@ -80,7 +80,7 @@ class TestLaser:
         assert flows["b", "a", "hello"]["bytes_sent"] == 32
         assert flows["a", "b", "start"]["bytes_sent"] == 16
         assert flows["a", "b", "plan"]["bytes_sent"] == 24 * 8
-        assert flows["a", "b", "verdict"]["bytes_sent"] == 3 * (2 + 3)
+        assert flows["a", "b", "verdict"]["bytes_sent"] == 3 * (3 + 3)
 
     def test_prediction_sends_each_requested_embedding_once(self):
         made, at = method("laser", embedding=5), Table()

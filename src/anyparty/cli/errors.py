@@ -25,6 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 EXIT_ERROR = 2  # after an error that the user can correct
+EXIT_BEHIND = 3  # after a training in a federation, if a party's part of the model lacks the last epochs
 EXIT_STOPPED = 130  # after Ctrl-C or SIGTERM
 
 _handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}  # to install after all imports

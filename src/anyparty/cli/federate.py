@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from anyparty.cli.console import screen
-from anyparty.cli.errors import EXIT_ERROR, EXIT_STOPPED, print_error, with_errors
+from anyparty.cli.errors import EXIT_BEHIND, EXIT_ERROR, EXIT_STOPPED, print_error, with_errors
 from anyparty.cli.options import (
     AllowCode,
     AsJson,
@@ -133,6 +133,7 @@ def train(
     from anyparty import config as settings
     from anyparty.alignment.overlap import Overlap
     from anyparty.deployment import coordinator as federation
+    from anyparty.metrics.evaluation import Evaluation
     from anyparty.training.callbacks import Bar, Callback, CallbackList
 
     class AlignmentPrinter(Callback):
@@ -155,23 +156,31 @@ def train(
             again=again,
             watch=CallbackList([AlignmentPrinter(), bar]),
             allow_code=allow_code or [],
+            say=lambda sentence: print_error(sentence, ""),
         )
     except KeyboardInterrupt:
         print_error("Stopped at all parties; resume with --resume.", "yellow")
         raise typer.Exit(EXIT_STOPPED) from None
     finally:
         bar.close()
-    evaluation = None
+    scores = next((found for outcome in ended.outcomes.values()
+                   if (found := (outcome.get("result") or {}).get("evaluation"))), None)  # fmt: skip
     for name, outcome in ended.outcomes.items():
         console.print(f"{name}: {outcome['sentence'] or 'done'}", soft_wrap=True)
-        scores = ((outcome.get("result") or {}).get("evaluation") or {}).get("overall")
-        if scores:
-            evaluation = scores
-            console.print_json(json.dumps(scores))
-    console.print(f"job {ended.job}: {ended.status}")
+    if scores and not console.as_json:
+        console.print("\nScores on test rows, which were not used in training:")
+        console.print(Evaluation.from_json(scores).render())
+    console.print(
+        f"\njob {ended.job}: {ended.status}\nNext:    anyparty report {shlex.quote(str(folder))}", soft_wrap=True
+    )
     console.result(lambda: {
-        "job": ended.job, "status": ended.status, "parties": _sentences(ended.outcomes), "evaluation": evaluation,
+        "job": ended.job, "status": ended.status, "parties": _sentences(ended.outcomes), "behind": list(ended.behind),
+        "evaluation": scores and scores["overall"], "scores": scores,
     })  # fmt: skip
+    if ended.behind:
+        print_error(f"The model's part of {', '.join(ended.behind)} lacks the last epochs (exit code {EXIT_BEHIND}).",
+                    "yellow")  # fmt: skip
+        raise typer.Exit(EXIT_BEHIND)
 
 
 def _sentences(outcomes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

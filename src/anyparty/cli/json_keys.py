@@ -90,6 +90,7 @@ JSON_KEYS: Mapping[str, Mapping[str, str]] = {
         "unseen": "by class that training never saw, the number of its rows",
         "absent": "the classes of training without a scored row, which the mean `auroc` leaves out",
         "constant": "the scores of a constant answer, by metric",
+        "commonest": "the most frequent label, which the constant answer is; empty for a regression",
         "overall": "the scores of all rows, by metric",
         "clients": "LASER-VFL's metrics over clients, by metric",
         "by_count": "by number of parties present, the scores",
@@ -265,7 +266,9 @@ JSON_KEYS: Mapping[str, Mapping[str, str]] = {
         "job": "FLARE's job",
         "status": "FLARE's status of the job",
         "parties": "by party, how its part ended, as a sentence",
+        "behind": "the parties whose part of the model lacks the last epochs, unless `train.require` permits it",
         "evaluation": "the scores of the test rows, by metric; `null` if the active party's kit is elsewhere",
+        "scores": "all scores of the test rows, as `evaluate --json` prints them; `null` if the kit is elsewhere",
     },
     "federate predict": {
         "parties": "by party, how its part ended, as a sentence",

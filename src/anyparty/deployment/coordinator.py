@@ -32,6 +32,7 @@ from anyparty.deployment.flare import federation_folder as flare
 from anyparty.deployment.site.site_prediction import ANSWERS, PROGRESS
 from anyparty.errors import ConfigError, ModelError, ResumeError, RunError, remark, some
 from anyparty.training.callbacks import Absences, Callback, CallbackList, reporting
+from anyparty.training.control_messages import RESUMES
 from anyparty.training.party_run import check_require
 
 
@@ -47,6 +48,8 @@ class JobResult:
         absent: for each party, the number of epochs of this training that the party missed; empty if the active party's
             kit is not on this machine.
         epochs: the number of epochs of this training.
+        behind: the parties whose part of the model lacks the last epochs of this training; empty if the setting
+            ``train.require`` permits their absence.
 
     """
 
@@ -55,6 +58,7 @@ class JobResult:
     outcomes: Mapping[str, Mapping[str, Any]]
     absent: Mapping[str, int] = field(default_factory=dict)
     epochs: int = 0
+    behind: Sequence[str] = ()
 
 
 def init(
@@ -101,6 +105,7 @@ def train(
     timeout_s: float = 86_400.0,
     watch: Callback | None = None,
     allow_code: Sequence[str] = (),
+    say: Callable[[str], None] = lambda _: None,
 ) -> JobResult:
     """Train with the connected parties, and wait until the training ends; Ctrl-C stops it at all parties.
 
@@ -112,7 +117,8 @@ def train(
     ``allow_code``. A settings file that the user wrote needs no permission. Each party's own kit determines which code
     may be imported at that party.
 
-    Parties that missed epochs are reported as warnings.
+    Parties that missed epochs are reported as warnings. ``say`` gets a sentence that says where a resumed training
+    continues.
 
     Raises:
         ConfigError: the settings are invalid, or they enable trackers and the active party's kit is on another machine.
@@ -140,7 +146,7 @@ def train(
 
     def watch_epochs(job: str, waiting: concurrent.futures.Future[Any]) -> None:
         if lead is not None:
-            follow(lead / FILE, job, waiting, watches)
+            follow(lead / FILE, job, waiting, watches, say)
 
     with reporting(watches, resolved.model_dump(mode="json", exclude_none=True)) as scores:
         ended = _job(folder, resolved, "train", {"resume": resume}, timeout_s, watch_epochs)
@@ -148,7 +154,8 @@ def train(
         scores["evaluation"] = result.get("evaluation")
     for sentence in result.get("attendance", ()):
         remark(sentence)
-    return replace(ended, absent=absences.count(), epochs=len(absences.epochs))
+    behind = tuple(result.get("behind", ()))
+    return replace(ended, absent=absences.count(), epochs=len(absences.epochs), behind=behind)
 
 
 def predict(
@@ -268,7 +275,10 @@ OUTCOME_S = 2.0  # the longest wait for the outcomes of passive parties whose ki
 SCORES = ("loss", "training", "validation")
 
 
-def follow(record: Path, job: str, ended: concurrent.futures.Future[Any], watch: Callback) -> None:
+def follow(
+    record: Path, job: str, ended: concurrent.futures.Future[Any], watch: Callback,
+    say: Callable[[str], None] = lambda _: None,
+) -> None:  # fmt: skip
     """Report the alignment and every epoch in the job's record to a callback, until the job has ended.
 
     Args:
@@ -277,12 +287,17 @@ def follow(record: Path, job: str, ended: concurrent.futures.Future[Any], watch:
         ended: a future that is done when the job has ended.
         watch: the callback. Its epoch hooks are called only after the record has been written. Its batch hooks are
             never called.
+        say: a function that gets the record's remark on where a resumed training continues.
 
     """
-    reported = _Reported(watch)
+    reported, resumes = _Reported(watch), set[str]()
     while True:
         over = bool(concurrent.futures.wait([ended], timeout=EVERY_S).done)
         content = _read_record(record, job)
+        for sentence in content.get("remarks", ()) if content.get("stages") else ():
+            if RESUMES in sentence and sentence not in resumes:
+                resumes.add(sentence)
+                say(sentence)
         reported.report(content)
         if over:
             break

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import torch
@@ -112,12 +112,35 @@ class Evaluation:
             "unseen": self.unseen,
             "absent": list(self.absent),
             "constant": _plain(self.constant),
+            "commonest": self.commonest,
             "overall": _plain(self.overall),
             "clients": _plain(self.clients),
             "by_count": {str(count): _plain(scores) for count, scores in self.by_count.items()},
             "by_pattern": {name: _plain(scores) for name, scores in self.by_pattern.items()},
             "worth": self.worth and self.worth.to_json(),
         }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Evaluation:
+        """Return the evaluation that ``to_json`` returned as values, without its rows."""
+
+        def scores(found: Mapping[str, float | None]) -> ScoreTable:
+            return {name: math.nan if value is None else float(value) for name, value in found.items()}
+
+        return cls(
+            task=Task(kind=values["task"], classes=tuple(values.get("classes", ()))),
+            predictor=str(values.get("predictor", "")),
+            asked=tuple(values.get("asked", ())),
+            silent=tuple(values.get("silent", ())),
+            overall=scores(values["overall"]),
+            by_count={int(count): scores(each) for count, each in values.get("by_count", {}).items()},
+            by_pattern={name: scores(each) for name, each in values.get("by_pattern", {}).items()},
+            clients=scores(values.get("clients", {})),
+            unseen=dict(values.get("unseen", {})),
+            constant=scores(values.get("constant", {})),
+            commonest=str(values.get("commonest", "")),
+            absent=tuple(values.get("absent", ())),
+        )
 
     def frame(self) -> pl.DataFrame:
         """Return the scores as a frame: overall, by number of parties present and by set of parties present.

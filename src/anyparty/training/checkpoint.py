@@ -26,7 +26,7 @@ from anyparty.errors import Diverged, ModelError, remark, some
 if TYPE_CHECKING:
     from anyparty.methods.method import State
 
-KEEP = 2
+KEEP = 2  # how many of the last checkpoints are kept, and how many of the last ones of epochs with all parties
 REMEMBERS = {
     torch.optim.SGD: {"momentum_buffer"},
     torch.optim.Adam: {"step", "exp_avg", "exp_avg_sq"},
@@ -145,12 +145,26 @@ def _shape(tensor: Tensor) -> str:
 
 @dataclass
 class Checkpoints:
-    """A folder with a party's last two checkpoints, named by stage and epoch."""
+    """A folder with a party's last two checkpoints, named by stage and epoch.
+
+    While a party is away, the folder also keeps the last two checkpoints of epochs in which all parties took part.  The
+    party that is away has at least the earlier one of these two, because it saved that one before it took part in a
+    later epoch.  A resumed run can therefore continue from an epoch of which all parties have a checkpoint.
+
+    Attributes:
+        folder: the folder.
+        whole: whether all parties took part in the epoch of a checkpoint, by the name of its file.
+    """
 
     folder: Path
+    whole: dict[str, bool] = field(default_factory=dict)
 
-    def save(self, state: State, progress: RunPosition, best: dict[str, dict[str, Tensor]]) -> None:
-        """Write the networks, the optimizers and the progress; delete all but the last two checkpoints.
+    def save(
+        self, state: State, progress: RunPosition, best: dict[str, dict[str, Tensor]], *, whole: bool = True
+    ) -> None:
+        """Write the networks, the optimizers and the progress; delete checkpoints that are no longer needed.
+
+        ``whole`` is true if all parties took part in the last epoch, or if the parties train by themselves.
 
         Raises:
             Diverged: a weight is NaN or infinite; earlier checkpoints are kept.
@@ -168,10 +182,21 @@ class Checkpoints:
             for place, values in optimizer.state_dict()["state"].items():
                 held = {key: value for key, value in values.items() if value is not None}
                 tensors |= {f"optimizer/{name}/{place}/{key}": value.clone() for key, value in held.items()}
-        write(self.folder / f"{progress.stage:02d}-{progress.epoch:06d}.safetensors", tensors,
-              {"format": FORMAT, **vars(progress)})  # fmt: skip
-        for old in self.files()[:-KEEP]:
+        path = self.folder / f"{progress.stage:02d}-{progress.epoch:06d}.safetensors"
+        write(path, tensors, {"format": FORMAT, **vars(progress), **({} if whole else {"whole": False})})
+        self.whole[path.name] = whole
+        files = self.files()
+        used = {*files[-KEEP:], *[file for file in files if self._is_whole(file)][-KEEP:]}
+        for old in (file for file in files if file not in used):
             old.unlink()
+
+    def _is_whole(self, path: Path) -> bool:
+        if path.name not in self.whole:  # an earlier process wrote the file
+            try:
+                self.whole[path.name] = bool(read(path)[1].get("whole", True))
+            except ModelError:
+                self.whole[path.name] = False
+        return self.whole[path.name]
 
     def begin(self, run: str, *, resume: bool) -> list[tuple[int, int]]:
         """Return the (stage, epoch) of each checkpoint from which the run can continue.
@@ -260,7 +285,8 @@ def _position(metadata: dict[str, Any]) -> RunPosition | None:
     Raises:
         ValidationError: a field has a wrong type.
     """
-    written, metadata = metadata.get("format"), {key: value for key, value in metadata.items() if key != "format"}
+    written = metadata.get("format")
+    metadata = {key: value for key, value in metadata.items() if key not in {"format", "whole"}}
     if written is None and isinstance(metadata.get("best_epoch"), int):
         metadata["best_epoch"] += 1
     if metadata.keys() == vars(RunPosition()).keys() - SINCE.keys():

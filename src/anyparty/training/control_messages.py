@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from anyparty.core.types import SEVERAL_HOSTS, Channel, MessageSpec, Roster, TensorSpec
-from anyparty.errors import ConfigError, PartyLost, ResumeError, remark, some
+from anyparty.errors import ConfigError, PartyLost, ResumeError, note, remark, some
 
 MESSAGES = (
     MessageSpec(
@@ -64,14 +64,15 @@ MESSAGES = (
         tag="verdict",
         frm="active",
         to="passive",
-        holds="for the end of an epoch: whether to keep the weights as the best so far, whether to stop training, and "
-        "which parties rejoin after an absence",
-        learns="which epoch had the best validation score, and which parties were absent",
+        holds="for the end of an epoch: whether to keep the weights as the best so far, whether to stop training, "
+        "whether all parties took part, and which parties rejoin after an absence",
+        learns="which epoch had the best validation score, in which epochs a party was absent, and which parties were",
         when="several parties train a stage together, not only the active party",
     ),
 )
 
 FRESH = -1
+RESUMES = "training resumes"  # the words in every sentence that says where a run continues
 SETUP = {
     "use": TensorSpec((-1,), torch.int8),
     "task": TensorSpec((-1,), torch.uint8),
@@ -135,9 +136,13 @@ async def begin(
                           f"train into another folder")  # fmt: skip
     if resume and now is not None and (apart := [name for name, start in starts.items() if start.own != now]):
         remark(
-            f"no epoch has a checkpoint at all parties: training resumes from epoch {now[1]} of party {net.me!r}, "
-            f"with the last saved networks of {some(apart)}, which are of another epoch"
+            f"no epoch has a checkpoint at all parties: {RESUMES} from epoch {now[1]} of party {net.me!r}, "
+            f"with the last saved networks of {some(apart)}, which are of another epoch, so that the result differs "
+            "from that of an uninterrupted training; to get that one, train again (--again)"
         )
+    elif resume:
+        where = f"after epoch {now[1]} of stage {now[0] + 1}" if now else "from the beginning"
+        note(f"{RESUMES} {where}, the last one of which all parties have a checkpoint")
     for name, start in starts.items():
         await send_start(net, name, start)
     return ResumePoint(now, now or (0, 0))

@@ -44,11 +44,13 @@ class EpochDecision:
         keep: True if the weights of this epoch are to be kept, because they are better than those of earlier epochs.
         stop: True if the stage ends after this epoch.
         back: the parties that take part again from the next epoch.
+        whole: True if all parties took part in this epoch.
 
     """
 
     keep: bool = False
     stop: bool = False
+    whole: bool = True
     back: tuple[str, ...] = ()
 
 
@@ -136,9 +138,11 @@ async def share_decision(
     roster = part.seat.roster
     if part.leads:
         decided = judge(part.criterion, part.settings.patience, progress, record) if validates else EpochDecision()
-        decided = replace(decided, back=await _let_in(part, net, progress, plan, record, shut=last or decided.stop))
+        readmitted = await _let_in(part, net, progress, plan, record, shut=last or decided.stop)
+        decided = replace(decided, back=readmitted, whole=not record.get("absent"))
         back = torch.tensor([name in decided.back for name in roster.names], dtype=torch.uint8)
-        message = {"verdict": torch.tensor([decided.keep, decided.stop], dtype=torch.uint8), "back": back}
+        flags = torch.tensor([decided.keep, decided.stop, decided.whole], dtype=torch.uint8)
+        message = {"verdict": flags, "back": back}
         for name in roster.names:
             if name in {net.me, *decided.back}:
                 continue
@@ -147,13 +151,13 @@ async def share_decision(
             else:
                 joint.count(net.me, name, "verdict", sum(tensor.nbytes for tensor in message.values()))
         return decided
-    expect = {"verdict": TensorSpec((2,), torch.uint8), "back": TensorSpec((len(roster.names),), torch.uint8)}
+    expect = {"verdict": TensorSpec((3,), torch.uint8), "back": TensorSpec((len(roster.names),), torch.uint8)}
     got = await net.recv(roster.active, "verdict", expect)
-    keep, stop = got["verdict"].bool().tolist()
+    keep, stop, whole = got["verdict"].bool().tolist()
     names = tuple(compress(roster.names, got["back"].tolist()))
     for name in names:
         part.hooks.membership.admit(name)
-    return EpochDecision(keep=keep, stop=stop, back=names)
+    return EpochDecision(keep=keep, stop=stop, back=names, whole=whole)
 
 
 async def _let_in(

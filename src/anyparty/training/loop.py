@@ -182,7 +182,7 @@ async def _repeat(
         ):
             if stop:
                 progress.epoch = epochs
-            _checkpoint(part, state, progress, best)
+            _checkpoint(part, state, progress, best, whole=None if stage.is_local else decided.whole)
     for name, kept in best.items() if keep != "last" else ():
         load_module(state.modules[name], kept, f"the {keep} of the epochs")
     reason = "no improvement" if stop else "all epochs done"
@@ -232,9 +232,13 @@ def averaged(mean: StoredStages, state: State, before: int) -> StoredStages:
     }  # fmt: skip
 
 
-def _checkpoint(part: PartyRun, state: State, progress: RunPosition, best: StoredStages) -> None:
+def _checkpoint(
+    part: PartyRun, state: State, progress: RunPosition, best: StoredStages, *, whole: bool | None = None
+) -> None:
+    """Save a checkpoint; ``whole`` is the active party's statement whether all parties took part, if it made one."""
     assert part.checkpoints is not None
-    part.checkpoints.save(state, progress, best)
+    whole = not part.hooks.membership.gone() if whole is None else whole
+    part.checkpoints.save(state, progress, best, whole=whole)
     if part.hooks.on_checkpoint is not None:
         part.hooks.on_checkpoint(progress.history, _chosen(part, progress))
 

@@ -132,7 +132,12 @@ class Attendance:
             left = name in self.unsaved
             lacks = ", and the saved model lacks its part" if left else ""
             do = f". To add that part, start {name!r} and train with --resume" if left else ""
+            do += ": training then continues from the last epoch of which all parties have a checkpoint" if left else ""
             yield f"party {name!r} took no part in {n} of {self.epochs} epochs ({self.why[name]}){lacks}{do}"
+
+    def behind(self, require: Require) -> list[str]:
+        """Return the parties whose part of the model lacks the last epochs, unless ``train.require`` permits this."""
+        return [name for name in self.parties if require is None and (name in self.gone or name in self.unsaved)]
 
     def check(self, require: Require) -> None:
         """Check that all parties present at the end saved their parts, and that enough parties took part.

@@ -39,8 +39,8 @@ EVICTED = re.compile(r"is evicted for \S+ from endpoint (?P<name>\S+)")
 EVICTION_S = 30.0  # time, after a party opened a second connection, in which its registrations are rejected
 CHECK_S, AWAY_S = 2.0, 15.0  # time between two checks; time until a closed connection is reported
 # Time after which 'federate status' shows a site as absent: with a closed connection, and without a heartbeat, which
-# FLARE sends every 10 s.
-LOST_S, SILENT_S = 8.0, 25.0
+# the site sends every ``HEARTBEAT_S`` seconds.
+LOST_S, SILENT_S, HEARTBEAT_S = 8.0, 12.0, 4.0
 CLOSED_S = 60.0  # time, after a party's second site was rejected, in which no site of the party is admitted
 log = logging.getLogger(__name__)
 

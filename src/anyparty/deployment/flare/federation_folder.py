@@ -191,7 +191,7 @@ def public(config_toml: str) -> str:
 def status(folder: Path) -> dict[str, Any]:
     """Return the active party, the server's state, the connected and the absent sites, and the state of the jobs.
 
-    A site whose process was killed is absent after ten seconds, and a site that hangs after half a minute.
+    A site whose process was killed or hangs is absent after at most 15 seconds.
 
     Raises:
         RunError: the server cannot be reached, or cannot start jobs.

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from anyparty.core.storage import take
 from anyparty.deployment.flare.admin import ask_server, read_federation
-from anyparty.deployment.flare.admission import CONNECTED, MARK
+from anyparty.deployment.flare.admission import CONNECTED, HEARTBEAT_S, MARK
 from anyparty.deployment.flare.gateway import MODULE
 from anyparty.deployment.flare.preflight import ServerAddress, await_server, check_certificate, check_key
 from anyparty.deployment.flare.provisioning import LOOPBACK, organisation, write_site_files
@@ -37,7 +37,7 @@ def site_command(kit: Path) -> list[str]:
     kind, file = ("server", "fed_server.json") if server else ("client", "fed_client.json")
     module = f"nvflare.private.fed.app.{kind}.{kind}_train"
     name = SiteConfig.read(kit).party
-    own = [] if server else [f"uid={name}"]
+    own = [] if server else [f"uid={name}", f"heart_beat_interval={HEARTBEAT_S:g}"]
     return [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", file, "--set", "secure_train=true",
             "config_folder=config", f"org={organisation(name)}", *own]  # fmt: skip
 

@@ -192,7 +192,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
         if leads:
             own = {site.party: outcome}
             recorder.record.costs = counted_costs(method, own, config.train.batch_size, recorder.ledger)
-            result["attendance"] = await _attendance(party, outcome, wired, unsaved, recorder)
+            result |= await _attendance(party, outcome, wired, unsaved, recorder)
         else:
             # Count the message "finished" now: it is sent after the record was written.
             recorder.ledger.add(Flow(site.party, site.active, "finished"), 0)
@@ -203,8 +203,10 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
 
 async def _attendance(
     party: SiteParty, outcome: PartyResult, net: Channel, unsaved: dict[str, str], recorder: SiteRecorder
-) -> list[str]:
-    """Wait until the other parties have finished; return and record warnings about parties that missed epochs.
+) -> dict[str, list[str]]:
+    """Wait until the other parties have finished; record and return warnings about parties that missed epochs.
+
+    The result has the warnings under "attendance", and the parties whose part of the model is behind under "behind".
 
     Raises:
         Incomplete: a party failed at the end of training, or ``train.require`` is not met.
@@ -218,7 +220,7 @@ async def _attendance(
     found = Attendance.of(outcome.trained.history, local, party.roster.names, unsaved, unfinished)
     recorder.record.attendance = warnings = found.warnings()
     found.check(party.config.train.require)
-    return warnings
+    return {"attendance": warnings, "behind": found.behind(party.config.train.require)}
 
 
 def declared(method: Method) -> tuple[MessageSpec, ...]:
