@@ -203,7 +203,7 @@ def predict(
 ) -> None:
     """Predict the rows of the active party's table (or of the table in its setting "new") with the connected parties.
 
-    Nobody waits for a party that is not connected: the other parties predict without it, also rows that are new.
+    The connected parties predict without the other parties, also rows that are new.
 
     In Python: anyparty.deployment.coordinator.predict("FOLDER", "CONFIG.toml").
     """

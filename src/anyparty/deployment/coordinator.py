@@ -168,8 +168,8 @@ def predict(
 ) -> tuple[JobResult, Path | None]:
     """Predict the rows of the active party's table with the connected parties.
 
-    If a party's own settings name a table of new rows, the parties that take part align these rows first.  Nobody waits
-    for a party that is not connected; the predictions name it as silent.
+    If a party's own settings name a table of new rows, the parties that take part align these rows first.  The
+    job does not wait for a party that is not connected; the predictions name it as silent.
 
     Args:
         folder: the federation's folder.

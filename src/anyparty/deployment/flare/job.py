@@ -39,7 +39,7 @@ from anyparty.core.seeds import usual_torch
 from anyparty.core.storage import writing
 from anyparty.deployment.flare.server_health import lost_sites
 from anyparty.deployment.flare.site_config import SiteConfig
-from anyparty.errors import ENDED, AnypartyError, RunError
+from anyparty.errors import ENDED, AnypartyError, PartyLost, RunError
 from anyparty.transport.reliable_endpoint import ReliableEndpoint
 from anyparty.transport.reliable_session import Timeouts
 
@@ -182,7 +182,7 @@ class JobRun:
         endpoint = ReliableEndpoint(site.party, site.parties, self.job, carrier, patience, stop_reason=stop_reason)
         carrier.listen(endpoint)
         endpoint.start([site.active] if site.party != site.active else [])
-        end, ended = dict[str, Any](), threading.Event()
+        end, ended, lost = dict[str, Any](), threading.Event(), ""
         if site.party == site.active and order.work != "serve":
             threading.Thread(target=_lose_unconnected, args=(endpoint, self.kit, ended), daemon=True).start()
         try:
@@ -191,9 +191,10 @@ class JobRun:
                 end["result"] = _plain(asyncio.run(_run(site, config, endpoint, order)))
         except Exception as error:
             end |= {"error": type(error).__name__, "sentence": str(error)}
+            lost = error.party if isinstance(error, PartyLost) else ""
             log.error("%s: %s", site.party, error, exc_info=not isinstance(error, AnypartyError))
         ended.set()
-        endpoint.leave(farewell(end.get("error", ""), stop_reason()))
+        endpoint.leave(farewell(end.get("error", ""), stop_reason(), lost))
         return endpoint, end
 
 
@@ -212,15 +213,17 @@ async def _run(site: SiteConfig, config: Config, endpoint: ReliableEndpoint, ord
     return await site.load_part(order.work)(site, config, endpoint, **order.asked)
 
 
-def farewell(error: str, stop_reason: str = "") -> str:
+def farewell(error: str, stop_reason: str = "", lost: str = "") -> str:
     """Return the reason that a leaving party sends to the other parties.
 
-    The reason names at most the type of an error, because the error's message may hold data.  If the site or the job
-    was stopped on purpose, the party sends ``stop_reason`` in place of the error, because the stop caused the error.
+    The reason names at most the type of an error, because the error's message may hold data, and ``lost``, the party
+    that had left before.  If the site or the job was stopped on purpose, the party sends ``stop_reason`` in place of
+    the error, because the stop caused the error.
     """
     if stop_reason:
         return stop_reason
-    return f"it stopped with {error}; site.log in its kit says why" if error else "its part is done"
+    after = f" after {lost!r} had left" if lost else ""
+    return f"it stopped with {error}{after}; site.log in its kit says why" if error else "its part is done"
 
 
 def _plain(result: Any) -> Any:

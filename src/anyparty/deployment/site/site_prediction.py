@@ -4,7 +4,8 @@ The rows to predict are in the parties' tables. A party's own setting ``new`` ca
 rows are aligned privately, as for training, among the connected parties whose columns may be used. The active party
 gets predictions for the rows of its own table only, because it does not know the ids of any other rows.
 
-While the prediction runs, the active party writes into ``predicting.json`` what it does, and for whom it waits.
+While the prediction runs, the active party writes its current step, or the party that it waits for, into
+``predicting.json``.
 
 Every party that has sent a message writes ``predictions.json``, also if the prediction failed.  The file has the
 status, the error and the ledger of the party's messages; after success also the number of rows and the table's
@@ -110,8 +111,8 @@ async def predict_at_site(
     The active party saves the predictions in its folder.
 
     ``asked`` lists the parties whose columns may be used, and ``there`` lists the parties that are online.  By default,
-    each list contains all parties.  No message is sent to the other parties, and nobody waits for them.  A party in
-    ``there`` that does not appear counts as offline.
+    each list contains all parties.  No message is sent to the other parties, and the prediction does not wait for them.
+    A party in ``there`` that does not appear counts as offline.
 
     Raises:
         ModelError: no model was trained here, files are damaged, or a party's share of the model is from another
@@ -212,7 +213,7 @@ def _table_aligned(site: SiteSettings, config: Config, part: StoredPart) -> Tabl
 
 
 def _listed(names: Sequence[str] | None, me: str) -> str:
-    return ", ".join(name for name in names or () if name != me) or "nobody else"
+    return ", ".join(name for name in names or () if name != me) or "no other party"
 
 
 async def _same_run(
