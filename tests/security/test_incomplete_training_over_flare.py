@@ -148,6 +148,10 @@ def test_a_party_that_leaves(house, train):
     assert 'train.require = "all", and only 2 of 3 parties took part in at least half of the epochs' in result.stderr
     assert "'shop' missed 4 of 6 epochs and did not save its part of the model" in result.stderr
     assert read_json(kept(house) / "record.json")["status"] == "failed"
+    result = train("--resume", "--set", "train.require=2")
+    assert result.exit_code == 0, result.output
+    assert "training resumes after epoch" in result.stderr, "the shop makes up for the epochs that it missed"
+    assert "took no part in" not in result.stderr
 
 
 @pytest.mark.filterwarnings("default::anyparty.errors.AnypartyWarning")
