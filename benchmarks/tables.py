@@ -92,12 +92,12 @@ TABLES = {
     }),
 }  # fmt: skip
 
-SETTINGS = {"encoder": TableEncoder(), "epochs": 10, "batch_size": 512, "keep": "last", "patience": None,
+SETTINGS = {"encoder": TableEncoder(), "epochs": 15, "batch_size": "auto", "keep": "average", "patience": None,
             "parameters": {"embedding": 16},
             "optimizer": Optimizer(name="adamw", lr=4e-3, weight_decay=0.05, schedule="cosine")}  # fmt: skip
 METHODS: Mapping[str, tuple[str | None, dict[str, Any]]] = {
-    "Sum, settings for tables": ("sum", SETTINGS),
-    "LASER-VFL, settings for tables": ("laser", SETTINGS),
+    "Sum, the default": (None, {}),
+    "LASER-VFL, settings of Sum": ("laser", SETTINGS),
     "LASER-VFL, default settings": ("laser", {}),
 }
 OWN, POOLED = "trees, own columns", "trees, all columns in one place"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -26,6 +27,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from anyparty.api.federation import Federation
 from anyparty.api.model import Model
+from anyparty.config.schema import METHOD_DEFAULTS
 from anyparty.core.declared_types import adapter_of, check, check_arguments
 from anyparty.errors import AnypartyWarning, ConfigError, PredictionError, TableError, nearest
 from anyparty.networks.encoders import MLP
@@ -47,9 +49,9 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
     _task: Literal["classification", "regression"]
 
     def __init__(
-        self, method: str = "laser", *, blocks: Blocks = None, epochs: int = 100, batch_size: int = 128,
-        hidden: Sequence[int] = (64,), lr: float = 0.001, validation: float = 0.15, patience: int = 20,
-        parameters: Mapping[str, Any] | None = None, no_answer: str = "prior", random_state: Any = None,
+        self, method: str = "sum", *, blocks: Blocks = None, epochs: int | None = None, batch_size: int | None = None,
+        hidden: Sequence[int] | None = None, lr: float | None = None, validation: float = 0.15,
+        patience: int | None = None, parameters: Mapping[str, Any] | None = None, no_answer: str = "prior", random_state: Any = None,
     ) -> None:  # fmt: skip
         self.method = method
         self.blocks = blocks
@@ -80,13 +82,20 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
         active, id_column, label = next(iter(frames)), self._free("row"), self._free("label")
         tables = _with_ids(frames, id_column)
         tables[active] = tables[active].with_columns(labels.alias(label))
-        early: dict[str, Any] = {"validation": validation} | ({"patience": self.patience} if validation else {})
+        own = METHOD_DEFAULTS.get(self.method)
+        settings: dict[str, Any] = {} if own else {"epochs": 100, "batch_size": 32, "patience": 20}
+        for name in ("epochs", "batch_size", "patience"):
+            settings |= {} if getattr(self, name) is None else {name: getattr(self, name)}
+        if not validation:
+            settings.pop("patience", None)
+        encoder = None if own and self.hidden is None else MLP(hidden=(64,) if self.hidden is None else tuple(self.hidden))
+        base = own["optimizer"] if own else Optimizer(lr=0.003)
         with _empty_blocks_allowed():
             federation = Federation.from_tables(tables, id=id_column, label=label, active=active, task=self._task)
             self.model_ = federation.train(
-                self.method, parameters=self.parameters, encoder=MLP(hidden=tuple(self.hidden)),
-                optimizer=Optimizer(lr=self.lr), seed=_seed(self.random_state), test=0.0, epochs=self.epochs,
-                batch_size=self.batch_size, **early,
+                self.method, parameters=self.parameters, encoder=encoder,
+                optimizer=base if self.lr is None else replace(base, lr=self.lr), seed=_seed(self.random_state), test=0.0,
+                validation=validation, **settings,
             )  # fmt: skip
         self._id_column = id_column
 
@@ -201,13 +210,14 @@ class VerticalClassifier(ClassifierMixin, _VerticalEstimator):  # type: ignore[m
         method: a name from ``anyparty methods``.
         blocks: for a single frame, the columns of each party, by name or index; or the number of contiguous blocks
             into which the columns are divided; ``None`` gives all columns to one party.
-        epochs: the largest number of epochs.
-        batch_size: the number of rows in a batch.
-        hidden: the widths of the hidden layers of each party's encoder.
-        lr: the learning rate of Adam.
-        validation: the share of rows for validation, by which the best epoch is chosen; no row is used for validation
-        if a class has fewer than 5 rows.
-        patience: the number of epochs without improvement after which training stops.
+        epochs: the largest number of epochs; by default the method's own number, or 100 if the method has none.
+        batch_size: the number of rows in a batch; by default the method's own number, or 32.
+        hidden: the widths of the hidden layers of each party's encoder; by default the method's own encoder, or (64,).
+        lr: the first learning rate; by default the method's own rate, or .003.
+        validation: the share of rows for validation, by which methods other than "sum" choose the best epoch; no row is
+        used for validation if a class has fewer than 5 rows.
+        patience: the number of epochs without improvement after which training stops; by default the method's own
+        number, or 20. The method "sum" trains for all epochs.
         parameters: parameters of the method, such as ``{"embedding": 32}``.
         no_answer: the reaction to a row for which the method has no prediction: "prior" predicts the frequencies of the
             training labels and warns; "raise" raises ``PredictionError``.

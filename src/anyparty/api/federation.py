@@ -250,7 +250,10 @@ class Federation:
         tables = tables_of_arrays(arrays, y, observed=observed, ids=ids, active=active)
         made = cls.from_tables(tables, id=ID, label=LABEL, active=active or next(iter(tables)), task=task,
                                positive=positive, scale=scale, split=split)  # fmt: skip
-        return replace(made, tables={name: from_array(table) for name, table in made.tables.items()})
+        # Arrays may be images or series, which the table encoder of the default method does not fit.
+        arrays_of = {"method": run_settings.MethodSettings(name="laser"), "encoder": run_settings.Encoder()}
+        return replace(made, config=made.config.model_copy(update=arrays_of),
+                       tables={name: from_array(table) for name, table in made.tables.items()})  # fmt: skip
 
     @classmethod
     @checked(by_hand=("config",))
@@ -321,7 +324,8 @@ class Federation:
             ConfigError: a setting cannot be used.
             TableError: the rows cannot be split; see ``split``.
         """
-        train = run_settings.TrainSettings.of(self.config.train.model_dump() | dict(settings), "train")
+        given = self.config.train.model_dump(exclude_unset=True)
+        train = run_settings.TrainSettings.of(given | dict(settings), "train")
         names = {number: part for part, number in PARTS.items()} | {UNUSED: None}
         ids = self.alignment.identities(np.arange(self.alignment.n))
         assert ids is not None  # the ids are known in one process

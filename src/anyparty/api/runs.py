@@ -129,7 +129,7 @@ def default_folder(path: Path | str, config: Config) -> Path:
     """Return the run folder for the settings file ``path``: ``run.folder``, or by default a folder beside the file.
 
     >>> default_folder("work/shop.toml", Config()).as_posix()
-    'work/runs/shop-laser-seed0'
+    'work/runs/shop-sum-seed0'
     """
     path = place(path, "path")
     name = f"{path.stem}-{config.method.name}-seed{config.train.seed}"

@@ -202,7 +202,7 @@ def train(
                 {name: member_of(config, outcomes[name]) for name in roster.names},
                 history=lead.trained.history,
                 ledger=ledger,
-                costs=counted_costs(trained_method, outcomes, config.train.batch_size, ledger),
+                costs=counted_costs(trained_method, outcomes, config.train, ledger),
             )
             model.hold_out({name: outcome.rows for name, outcome in outcomes.items()}, alignment, lead.view.use)
             if recorder is not None:

@@ -41,7 +41,7 @@ from anyparty.artifacts.record import (
     versions,
 )
 from anyparty.artifacts.run_folder import ID_HASHES, LOCK, take
-from anyparty.config import Config
+from anyparty.config import Config, TrainSettings
 from anyparty.core.costs import HasCosts, PartyShape, RunShape, published
 from anyparty.core.draws import DRAWS
 from anyparty.core.storage import writing
@@ -400,14 +400,14 @@ def _short(value: Any) -> str:
 
 
 def counted_costs(
-    method: Method, outcomes: Mapping[str, PartyResult], batch_size: int, ledger: Ledger
+    method: Method, outcomes: Mapping[str, PartyResult], settings: TrainSettings, ledger: Ledger
 ) -> dict[str, Any]:
     """Return the communication costs of a training run, for its record.
 
     Args:
         method: the method that was trained.
         outcomes: for each party, its result of training.  Only the active party's result is required.
-        batch_size: the number of rows in a batch.
+        settings: the settings of training.
         ledger: the numbers of messages and bytes that the parties sent.
 
     Returns:
@@ -416,7 +416,7 @@ def counted_costs(
     """
     own = {message.tag for message in method.can.messages}
     shapes = {name: sizes_of(outcome) for name, outcome in outcomes.items()}
-    counted = method.published_costs(_ran(outcomes, batch_size)) if isinstance(method, HasCosts) else []
+    counted = method.published_costs(_ran(outcomes, settings)) if isinstance(method, HasCosts) else []
     return {
         "sent": [vars(each) for each in ledger.exchanges() if each.tag in own],
         "published": published([vars(each) for each in counted], shapes),
@@ -431,7 +431,7 @@ def sizes_of(outcome: PartyResult) -> PartyShape:
     return PartyShape(columns=outcome.trained.state.seat.inputs, last_layer=last)
 
 
-def _ran(outcomes: Mapping[str, PartyResult], batch_size: int) -> RunShape:
+def _ran(outcomes: Mapping[str, PartyResult], settings: TrainSettings) -> RunShape:
     roster = next(iter(outcomes.values())).view.roster
     lead = outcomes[roster.active]
     rows, use = lead.rows, torch.from_numpy(lead.view.use)
@@ -443,13 +443,14 @@ def _ran(outcomes: Mapping[str, PartyResult], batch_size: int) -> RunShape:
         for k, name in enumerate(roster.blocks)
         if name != roster.active
     }
+    labelled = rows.teaching.cpu()
     return RunShape(
         roster=roster,
         observed=observed,
-        labelled=rows.teaching.cpu(),
+        labelled=labelled,
         training=use == TRAIN,
         shared=both,
         epochs={stage: stages.count(stage) for stage in stages},
-        batch_size=batch_size,
+        batch_size=settings.rows_per_batch(int((labelled & (use == TRAIN)).sum())),
         columns=lead.trained.state.seat.inputs,
     )

@@ -202,18 +202,11 @@ class SettingsDraft:
 
 REST = """
 [method]
-name = "laser"                      # any of `anyparty methods`
-
-[encoder]                           # the network of every party
-hidden = [64]
-
-[optimizer]
-lr = 0.001
+name = "sum"                        # any of `anyparty methods`; encoder, optimizer and epochs depend on it
 
 [train]
-epochs = 100                        # at most; training stops after 20 epochs without improvement
-batch_size = 128
-validation = 0.15                   # share of labelled rows that choose the best epoch
+# epochs = 15                       # other settings: docs/reference/settings.md
+validation = 0.15                   # share of labelled rows that are scored after every epoch
 test = 0.2                          # share of labelled rows that are scored at the end
 seed = 0
 """

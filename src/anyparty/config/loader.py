@@ -100,7 +100,14 @@ def changed(config: Config, changes: Mapping[str, Any]) -> Config:
     Raises:
         ConfigError: a setting does not exist, or a value is out of range.
     """
-    values = config.model_dump()
+    of_method = {name: value for name, value in changes.items() if name.startswith("method.")}
+    made = _changed(config, of_method) if of_method else config
+    rest = {name: value for name, value in changes.items() if name not in of_method}
+    return _changed(made.with_method_defaults(), rest) if rest else made  # the method decides the defaults of the rest
+
+
+def _changed(config: Config, changes: Mapping[str, Any]) -> Config:
+    values = config.model_dump(exclude_unset=True)
     for name, value in changes.items():
         where = name.split(".")
         _choose(values, where, value)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypedDict
 from urllib.parse import urlsplit
@@ -72,6 +73,9 @@ class TrainSettings(Settings):
     predicted probabilities are then corrected to the class frequencies in the training rows.  Batches stay random,
     because balanced batches would reveal labels.
 
+    ``batch_size`` is the number of rows in a batch.  ``"auto"`` is a power of two between 16 and 512, about a fortieth of
+    the training rows, so that an epoch has about 40 steps.
+
     ``batches`` selects how batches are drawn.  ``"mixed"`` draws a batch from all training rows.  ``"by-pattern"``
     draws a batch from rows that the same parties hold.
 
@@ -98,7 +102,7 @@ class TrainSettings(Settings):
     """
 
     epochs: Annotated[int, Field(ge=1)] = 100
-    batch_size: Annotated[int, Field(ge=1)] = 128
+    batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 128
     batches: Batches = "mixed"
     rows: RowKind = "any"
     seed: Annotated[int, Field(ge=0)] = 0
@@ -132,6 +136,16 @@ class TrainSettings(Settings):
             )
         return self
 
+    def rows_per_batch(self, rows: int) -> int:
+        """Return the number of rows in a batch of a training with the given number of rows.
+
+        >>> [TrainSettings(batch_size="auto").rows_per_batch(rows) for rows in (100, 3000, 10_000, 1_000_000)]
+        [16, 64, 256, 512]
+        """
+        if self.batch_size == "auto":
+            return int(min(512, max(16, 2 ** round(math.log2(max(1, rows) / 40)))))
+        return self.batch_size
+
     @field_validator("require", mode="before")
     @classmethod
     def _all_or_some(cls, require: Any) -> Any:
@@ -154,7 +168,7 @@ class TrainOptions(TypedDict, total=False):
     """
 
     epochs: int
-    batch_size: int
+    batch_size: int | Literal["auto"]
     batches: Batches
     rows: RowKind
     seed: int
@@ -441,7 +455,7 @@ class MethodSettings(_Named):
     information.
     """
 
-    name: str = "laser"
+    name: str = "sum"
     factory: str | None = None
     own: dict[str, Any] | None = None
 
@@ -535,8 +549,23 @@ class TrackSettings(Settings):
         return self
 
 
+METHOD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "sum": {
+        "method": {"embedding": 16},
+        "train": {"epochs": 15, "batch_size": "auto", "keep": "best", "patience": None},
+        "encoder": Encoder(kind="table"),
+        "optimizer": Optimizer(name="adamw", lr=4e-3, weight_decay=0.05, schedule="cosine"),
+    },
+}
+"""The defaults of settings that belong to a method; other methods have the defaults of the groups."""
+
+
 class Config(Settings):
     """All settings of a federation.
+
+    A method may have defaults of its own (``METHOD_DEFAULTS``).  In [method] and [train], they apply to each setting that
+    is not given.  They apply to [encoder] and [optimizer] only if the whole group is not given, and not to a training
+    with a [schedule].
 
     ``allowed_code`` lists the user code that the settings may load; by default the settings may not load any code.
     """
@@ -560,6 +589,17 @@ class Config(Settings):
         if active is not None and self.parties and active not in self.parties:
             raise ValueError(f"the active party {active!r} is not among the parties{nearest(active, self.parties)}")
         return self
+
+    def with_method_defaults(self) -> Config:
+        """Return a copy in which the method's own defaults replace the defaults of settings that are not given."""
+        own = METHOD_DEFAULTS.get(self.method.name)
+        if own is None or self.method.factory is not None or self.schedule is not None:
+            return self
+        changed = {name: own[name] for name in ("encoder", "optimizer") if name not in self.model_fields_set}
+        for name in ("method", "train"):
+            group: BaseModel = getattr(self, name)
+            changed[name] = group.model_copy(update={k: v for k, v in own[name].items() if k not in group.model_fields_set})
+        return self.model_copy(update=changed)
 
     def reading(self, party: str) -> dict[str, Any]:
         """Return the settings for reading a party's table, as keyword arguments of ``read_table``."""

@@ -126,7 +126,7 @@ def train(
         RunError: the federation cannot be reached, or training ended with an error at the active party. The message
             contains ``Incomplete`` if a party's share of the model was not saved, or if ``train.require`` is not met.
     """
-    folder, resolved = user_path(folder), settings.load(config, changes, allow_code=allow_code)
+    folder, resolved = user_path(folder), settings.load(config, changes, allow_code=allow_code).with_method_defaults()
     scheduled(chosen(resolved), resolved)  # raises an error for invalid settings, before a job is submitted
     check_require(resolved.train.require, flare.read_federation(folder).get("parties", resolved.parties))
     lead = flare.keeps(folder, flare.read_federation(folder)["active"])

@@ -33,6 +33,7 @@ from anyparty.errors import ConfigError
 from anyparty.experiments.compared_methods import ComparedMethod
 from anyparty.experiments.compared_missing import Label, MissingBlocks, without_blocks
 from anyparty.experiments.suite import SuiteRun
+from anyparty.methods.method_registry import METHODS
 from anyparty.metrics import headline
 from anyparty.metrics.scores import ScoreTable, score
 from anyparty.problem.splits import TEST, TRAIN, VALIDATION
@@ -85,9 +86,12 @@ class ComparisonRun(SuiteRun):
         own = {key: value for key, value in self.training.items() if key in TrainSettings.model_fields}
         rest = {key: value for key, value in self.training.items() if key not in own}
         settings = {key: value for key, value in self.changes.items() if not key.startswith("method.")}
-        config = changed(self.federation.config, settings) if settings else self.federation.config
+        named = {"method.name": self.compared.method} if self.compared.method in METHODS else {}
+        config = changed(self.federation.config, named | settings) if settings else self.federation.config
         searched = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith("train.")}
-        train = TrainSettings.of(config.train.model_dump() | own | searched | {"seed": self.seed}, "train")
+        train = TrainSettings.of(
+            config.train.model_dump(exclude_unset=True) | own | searched | {"seed": self.seed}, "train"
+        )
         full = replace(self.federation, config=config.model_copy(update={"train": train}))
         blocks = self.blocks or MissingBlocks.of_rate(float(self.missing))
         masked, rate = without_blocks(full, blocks, Seeds(self.seed))

@@ -26,19 +26,23 @@ from torch.nn import functional
 from anyparty.core.declared_types import as_declared
 
 
+ROWS_OF_BIN = 50  # few rows would overfit narrow bins
+MOST_BINS = 4096  # of all columns of a party; wide tables would have too many weights
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableEncoder:
     """An encoder whose first layer has a piecewise-linear function for each column.
 
     Attributes:
         units: D, the width of the hidden layer.
-        bins: m, the number of bins of a column.
+        bins: m, the number of bins of a column; fewer if the party has more than 4096 / m columns.
         drop: the probability with which a hidden number is set to zero in training.
 
     """
 
     units: Annotated[int, Field(ge=1)] = 64
-    bins: Annotated[int, Field(ge=2)] = 16
+    bins: Annotated[int, Field(ge=2)] = 64
     drop: Annotated[float, Field(ge=0, lt=1)] = 0.2
 
     fitted: ClassVar[bool] = True  # its bins are taken from the party's training rows
@@ -48,8 +52,9 @@ class TableEncoder:
 
     def __call__(self, inputs: int, outputs: int) -> nn.Module:
         """Return a new network [B, inputs] -> [B, outputs], with bins for normally distributed columns."""
+        bins = min(self.bins, max(2, MOST_BINS // inputs))
         return nn.Sequential(
-            PiecewiseLinear(inputs, self.units, self.bins), nn.ReLU(), nn.Dropout(self.drop),
+            PiecewiseLinear(inputs, self.units, bins), nn.ReLU(), nn.Dropout(self.drop),
             nn.Linear(self.units, outputs),
         )  # fmt: skip
 
@@ -71,9 +76,10 @@ class PiecewiseLinear(nn.Module):
         self.register_buffer("last", torch.full((inputs,), bins - 1))  # index of each column's last bin
 
     def fit(self, x: Tensor) -> None:
-        """Take the bounds of the bins from prepared training rows: [n, F]."""
+        """Take the bounds of the bins from prepared training rows: [n, F]; a bin has at least ``ROWS_OF_BIN`` rows."""
+        bins = min(self.bins, max(2, len(x) // ROWS_OF_BIN))
         for column, values in enumerate(x.detach().cpu().double().numpy().T):
-            found = bounds_of(values, self.bins)
+            found = bounds_of(values, bins)
             self.bounds[column] = float(found[-1])  # fills the places of bins that the column does not have
             self.bounds[column, : len(found)] = torch.from_numpy(found)
             self.last[column] = len(found) - 2

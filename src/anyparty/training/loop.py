@@ -355,7 +355,7 @@ async def _epoch(
         (stage.optimizer or part.seat.optimizer).set_rate(optimizer, epoch, epochs)
     train, pure = plan["train"], part.settings.batches == "by-pattern"
     generator = part.seeds.torch("batches", stage.name, epoch)
-    size = part.settings.batch_size if stage.batch_size is None else stage.batch_size
+    size = part.settings.rows_per_batch(len(train)) if stage.batch_size is None else stage.batch_size
     drawn = by_pattern(train, plan["patterns"], size, generator) if pure else mixed(train, size, generator)
     batches = list(drawn)  # a list, because ``share`` needs the number of batches
     losses: list[tuple[int, float]] = []

@@ -191,7 +191,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
         result: dict[str, Any] = {"epochs": len(outcome.trained.history), "evaluation": scores}
         if leads:
             own = {site.party: outcome}
-            recorder.record.costs = counted_costs(method, own, config.train.batch_size, recorder.ledger)
+            recorder.record.costs = counted_costs(method, own, config.train, recorder.ledger)
             result |= await _attendance(party, outcome, wired, unsaved, recorder)
         else:
             # Count the message "finished" now: it is sent after the record was written.
