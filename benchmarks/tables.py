@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,8 +34,6 @@ from sklearn.metrics import roc_auc_score, root_mean_squared_error
 
 from anyparty import Federation
 from anyparty.data.datasets import load
-from anyparty.networks.optimizer import Optimizer
-from anyparty.networks.table_encoder import TableEncoder
 from benchmarks.page import Page
 
 Parties = Mapping[str, Sequence[str]]
@@ -92,13 +91,9 @@ TABLES = {
     }),
 }  # fmt: skip
 
-SETTINGS = {"encoder": TableEncoder(), "epochs": 15, "batch_size": "auto", "keep": "average", "patience": None,
-            "parameters": {"embedding": 16},
-            "optimizer": Optimizer(name="adamw", lr=4e-3, weight_decay=0.05, schedule="cosine")}  # fmt: skip
 METHODS: Mapping[str, tuple[str | None, dict[str, Any]]] = {
     "Sum, the default": (None, {}),
-    "LASER-VFL, settings of Sum": ("laser", SETTINGS),
-    "LASER-VFL, default settings": ("laser", {}),
+    "LASER-VFL, the former default": ("laser", {}),
 }
 OWN, POOLED = "trees, own columns", "trees, all columns in one place"
 
@@ -146,7 +141,7 @@ def score_of(table: Table, y: NDArray[Any], answer: NDArray[np.float64], classes
 def trees(
     table: Table, frame: pl.DataFrame, columns: Sequence[str], test: Bools, absent: Mapping[str, Bools]
 ) -> tuple[float, float]:
-    """Return the score of boosted trees on the columns, and the CPU seconds; ``absent`` marks missing rows by column."""
+    """Return the score of boosted trees on the columns, and the CPU seconds; ``absent`` marks a column's lost rows."""
     x, categories = np.empty((len(frame), len(columns))), []
     for k, column in enumerate(columns):
         values = frame[column]
@@ -199,7 +194,8 @@ def lines(
             answer = model.predict(parts)
             assert answer.ids is not None
             order = np.argsort(np.array(answer.ids, dtype=np.int64))
-            scores.append(score_of(table, y.to_numpy()[test], answer.scores.double().numpy()[order], model.task.classes))
+            found_scores = answer.scores.double().numpy()[order]
+            scores.append(score_of(table, y.to_numpy()[test], found_scores, model.task.classes))
         found[title] = Line(score=scores[0], alone=scores[1], seconds=time.process_time() - began)
     return found
 
@@ -231,9 +227,10 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     whole = asked.tables == list(TABLES) and not asked.validation
-    page = Page("tables", "Business tables: networks beside boosted trees", asked.quick or not whole)
-    page.say("AUROC (California housing: RMSE) on 20 % of the rows, mean ± standard deviation over seeds of the missing "
-             "rows and of training; 'alone': the same rows, answered by the active party alone.")  # fmt: skip
+    page = Page("tables", "Business tables: networks beside boosted trees", asked.quick or not whole,
+                words=" ".join(["tables", *(word for word in sys.argv[1:] if word != "--quick")]))  # fmt: skip
+    page.say("AUROC (California housing: RMSE) on 20 % of the rows, mean ± standard deviation over seeds of the "
+             "missing rows and of training; 'alone': the same rows, answered by the active party alone.")  # fmt: skip
     for name in asked.tables:
         frame, test = parts_of(rows_of(name), validation=asked.validation)
         for division, parties in TABLES[name].divisions.items():
@@ -243,7 +240,7 @@ def main() -> None:
                     for seed in range(1 if asked.quick else asked.seeds)
                 ]
                 page.table(
-                    f"{TABLES[name].title}, {division} active party, {missing:.0%} of the passive parties' rows missing",
+                    f"{TABLES[name].title}, {division} active party, {missing:.0%} of passive parties' rows missing",
                     ["method", TABLES[name].metric.upper(), "gain", "alone", "CPU seconds", "times pooled trees"],
                     rows_of_page(TABLES[name], seeds),
                 )

@@ -51,7 +51,8 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
     def __init__(
         self, method: str = "sum", *, blocks: Blocks = None, epochs: int | None = None, batch_size: int | None = None,
         hidden: Sequence[int] | None = None, lr: float | None = None, validation: float = 0.15,
-        patience: int | None = None, parameters: Mapping[str, Any] | None = None, no_answer: str = "prior", random_state: Any = None,
+        patience: int | None = None, parameters: Mapping[str, Any] | None = None, no_answer: str = "prior",
+        random_state: Any = None,
     ) -> None:  # fmt: skip
         self.method = method
         self.blocks = blocks
@@ -88,14 +89,15 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
             settings |= {} if getattr(self, name) is None else {name: getattr(self, name)}
         if not validation:
             settings.pop("patience", None)
-        encoder = None if own and self.hidden is None else MLP(hidden=(64,) if self.hidden is None else tuple(self.hidden))
+        hidden = (64,) if self.hidden is None else tuple(self.hidden)
         base = own["optimizer"] if own else Optimizer(lr=0.003)
         with _empty_blocks_allowed():
             federation = Federation.from_tables(tables, id=id_column, label=label, active=active, task=self._task)
             self.model_ = federation.train(
-                self.method, parameters=self.parameters, encoder=encoder,
-                optimizer=base if self.lr is None else replace(base, lr=self.lr), seed=_seed(self.random_state), test=0.0,
-                validation=validation, **settings,
+                self.method, parameters=self.parameters,
+                encoder=None if own and self.hidden is None else MLP(hidden=hidden),
+                optimizer=base if self.lr is None else replace(base, lr=self.lr), seed=_seed(self.random_state),
+                test=0.0, validation=validation, **settings,
             )  # fmt: skip
         self._id_column = id_column
 

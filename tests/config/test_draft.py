@@ -27,14 +27,13 @@ def test_the_written_file_is_read_and_federates(tmp_path: Path) -> None:
 
 
 def test_a_draft_trains_with_the_defaults() -> None:
-    draft = tomllib.loads(REST)
-    settings = config.from_values(
-        {"federation": {"label": "y"}, "parties": {"a": {"table": "a.csv"}}, "method": draft["method"]},
-        source="draft",
-        folder=Path(),
-    ).model_dump(mode="json", exclude_none=True)
-    for group in ("encoder", "optimizer", "train"):
-        assert draft[group] == {key: settings[group][key] for key in draft[group]}, group
+    of = {"federation": {"label": "y"}, "parties": {"a": {"table": "a.csv"}}}
+    plain, draft = (
+        config.from_values(of | values, source="draft", folder=Path()).with_method_defaults()
+        for values in ({}, tomllib.loads(REST))
+    )
+    assert draft == plain
+    assert f"# epochs = {plain.train.epochs} " in REST
 
 
 def test_tables_with_different_names_of_ids(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def encoded(x, bounds):
 
 def test_it_equals_a_linear_layer_on_piecewise_linear_encodings():
     draw = np.random.default_rng(0)
-    x = np.stack([draw.normal(size=300), draw.integers(0, 3, 300), np.zeros(300), draw.exponential(size=300)], 1)
+    x = np.stack([draw.normal(size=500), draw.integers(0, 3, 500), np.zeros(500), draw.exponential(size=500)], 1)
     layer = PiecewiseLinear(4, 5, bins=8)
     layer.fit(torch.from_numpy(x))
     new = np.concatenate([x[:40], 3 * x[40:50] - 1])  # also beyond the bounds
@@ -45,6 +45,14 @@ def test_half_of_the_bounds_are_quantiles_and_half_are_spread_over_values():
     normal = draw.normal(size=10_000)
     quantiles = np.quantile(normal, np.linspace(0, 1, 8))
     assert np.isin(quantiles, bounds_of(normal, 16)).all()
+
+
+def test_few_rows_and_many_columns_have_fewer_bins():
+    """120 rows have two bins of 60 rows; 1,000 columns have four bins each."""
+    layer = PiecewiseLinear(1, 5, bins=8)
+    layer.fit(torch.rand(120, 1))
+    assert int(layer.last) == 1
+    assert build(TableEncoder(), 1000, 2)[0].steps.shape[1] == 4
 
 
 def test_bins_are_fitted_when_the_encoder_is_built():

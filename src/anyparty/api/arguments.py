@@ -61,8 +61,8 @@ def over(
         if not train.keys() <= TrainSettings.model_fields.keys():
             _check_homes(train, method if isinstance(method, str) else None if method else config.method.name)
         changed["train"] = TrainSettings.of(config.train.model_dump(exclude_unset=True) | dict(train), "train")
-    changed_config = config.model_copy(update=changed)
-    return changed_config if method is not None and not isinstance(method, str) else changed_config.with_method_defaults()
+    made = config.model_copy(update=changed)
+    return made.with_method_defaults() if method is None or isinstance(method, str) else made
 
 
 def _check_homes(train: Mapping[str, Any], method: str | None) -> None:

@@ -197,7 +197,7 @@ def train(
                     bar.close()
             lead = outcomes[active]
             model = Model.of(
-                replace(summary, task=problem.task, best_epoch=lead.trained.best_epoch),
+                replace(summary, task=lead.trained.state.seat.task, best_epoch=lead.trained.best_epoch),
                 answers,
                 {name: member_of(config, outcomes[name]) for name in roster.names},
                 history=lead.trained.history,

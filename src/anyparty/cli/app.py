@@ -30,6 +30,7 @@ from anyparty.cli.options import (
     Sources,
     Tables,
     allowed_modules,
+    announce_default_method,
     announce_user_code,
     folder_option,
     ids_found,
@@ -98,6 +99,7 @@ def train(
     console = screen(quiet=quiet, as_json=as_json)
     resolved, config = settings_from(sources, id, label, changes or [], allow_code or [])
     announce_user_code(resolved, config.parent, lambda text: console.print(text, soft_wrap=True))
+    announce_default_method(resolved, config, lambda text: console.print(text, soft_wrap=True, markup=False))
     folder = run or default_folder(config, resolved)
     if not resume and config.resolve() == (folder / "config.toml").resolve():
         raise ConfigError(f"{config}: the run's settings would overwrite this file; name another folder (--run)")

@@ -20,6 +20,7 @@ from anyparty.cli.options import (
     OutFile,
     RawCsv,
     SettingsFile,
+    announce_default_method,
     announce_user_code,
 )
 
@@ -147,6 +148,7 @@ def train(
     console, bar = screen(as_json=as_json), Bar()
     loaded = settings.load(config, changes or [], allow_code=allow_code or [])
     announce_user_code(loaded, config.parent, lambda text: console.print(text, soft_wrap=True))
+    announce_default_method(loaded, config, lambda text: console.print(text, soft_wrap=True, markup=False))
     try:
         ended = federation.train(
             folder,

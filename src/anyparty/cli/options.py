@@ -111,6 +111,13 @@ def announce_user_code(config: Config, folder: Path, say: Callable[[str], object
         say(f"The settings load your own code: {reference}{_origin(reference)}")
 
 
+def announce_default_method(config: Config, path: Path, say: Callable[[str], object]) -> None:
+    """Report that the default method has changed if a settings file does not name a method; ``say`` prints it."""
+    if path.exists() and "method" not in config.model_fields_set:
+        say(f'{path} names no method: the default is now "sum" (formerly "laser"), with its own encoder, optimizer and '
+            'epochs; add [method] name = "laser" to train as before')  # fmt: skip
+
+
 def _origin(reference: str) -> str:
     """Return " from FILE" for the file of the module in ``module:Name``; "" if the module is not found."""
     with suppress(ImportError, ValueError):

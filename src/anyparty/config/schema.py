@@ -73,8 +73,11 @@ class TrainSettings(Settings):
     predicted probabilities are then corrected to the class frequencies in the training rows.  Batches stay random,
     because balanced batches would reveal labels.
 
-    ``batch_size`` is the number of rows in a batch.  ``"auto"`` is a power of two between 16 and 512, about a fortieth of
-    the training rows, so that an epoch has about 40 steps.
+    ``batch_size`` is the number of rows in a batch.  ``"auto"`` is a power of two between 16 and 512, about a fortieth
+    of the training rows, so that an epoch has about 40 steps.
+
+    ``calibrate`` divides the logits of class probabilities by a temperature.  It is fitted to the validation rows, in
+    the epoch whose weights are kept.  The predicted classes do not change.
 
     ``batches`` selects how batches are drawn.  ``"mixed"`` draws a batch from all training rows.  ``"by-pattern"``
     draws a batch from rows that the same parties hold.
@@ -114,6 +117,7 @@ class TrainSettings(Settings):
     keep: Keep = "best"
     checkpoint_every: Annotated[int, Field(ge=1)] = 5
     balance: bool = False
+    calibrate: bool = False
     extreme: Extreme = "stop"
     require: Require = None
     device: str = "cpu"
@@ -180,6 +184,7 @@ class TrainOptions(TypedDict, total=False):
     keep: Keep
     checkpoint_every: int
     balance: bool
+    calibrate: bool
     extreme: Extreme
     require: Require
     device: str
@@ -552,7 +557,7 @@ class TrackSettings(Settings):
 METHOD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "sum": {
         "method": {"embedding": 16},
-        "train": {"epochs": 15, "batch_size": "auto", "keep": "best", "patience": None},
+        "train": {"epochs": 15, "batch_size": "auto", "keep": "best", "patience": None, "calibrate": True},
         "encoder": Encoder(kind="table"),
         "optimizer": Optimizer(name="adamw", lr=4e-3, weight_decay=0.05, schedule="cosine"),
     },
@@ -563,9 +568,9 @@ METHOD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 class Config(Settings):
     """All settings of a federation.
 
-    A method may have defaults of its own (``METHOD_DEFAULTS``).  In [method] and [train], they apply to each setting that
-    is not given.  They apply to [encoder] and [optimizer] only if the whole group is not given, and not to a training
-    with a [schedule].
+    A method may have defaults of its own (``METHOD_DEFAULTS``).  In [method] and [train], they apply to each setting
+    that is not given.  They apply to [encoder] and [optimizer] only if the whole group is not given, and not to a
+    training with a [schedule].
 
     ``allowed_code`` lists the user code that the settings may load; by default the settings may not load any code.
     """
@@ -598,7 +603,8 @@ class Config(Settings):
         changed = {name: own[name] for name in ("encoder", "optimizer") if name not in self.model_fields_set}
         for name in ("method", "train"):
             group: BaseModel = getattr(self, name)
-            changed[name] = group.model_copy(update={k: v for k, v in own[name].items() if k not in group.model_fields_set})
+            unset = {key: value for key, value in own[name].items() if key not in group.model_fields_set}
+            changed[name] = group.model_copy(update=unset)
         return self.model_copy(update=changed)
 
     def reading(self, party: str) -> dict[str, Any]:

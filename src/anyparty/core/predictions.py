@@ -93,6 +93,16 @@ class Predictions:
         """A mask [n] bool, True for a row with an answer."""
         return ~torch.isnan(self.scores).any(dim=1)
 
+    def calibrated(self) -> Predictions:
+        """Divide the logits by the temperature of the task, and return the changed predictions.
+
+        Class weights, if any, must still be part of the probabilities.
+        """
+        if self.task.temperature == 1:
+            return self
+        by_party = None if self.by_party is None else tempered(self.by_party, self.task.temperature)
+        return replace(self, scores=tempered(self.scores, self.task.temperature), by_party=by_party)
+
     def unweighted(self) -> Predictions:
         """Remove the class weights from the class probabilities, and return the changed predictions.
 
@@ -240,6 +250,16 @@ def predicted_class(task: Task, scores: Tensor) -> Tensor:
 def weighted(task: Task, scores: Tensor) -> Tensor:
     """Multiply class probabilities [..., C] by the class weights and normalise them."""
     return _reweighted(scores, task, 1) if task.weights else scores
+
+
+def tempered(scores: Tensor, temperature: float) -> Tensor:
+    """Divide the logits of class probabilities [..., C] by a temperature: p^(1/T), normalised.
+
+    >>> tempered(torch.tensor([0.9, 0.1]), 2.0)
+    tensor([0.7500, 0.2500])
+    """
+    powers = (scores / scores.amax(dim=-1, keepdim=True)) ** (1 / temperature)
+    return powers / powers.sum(dim=-1, keepdim=True)
 
 
 def _reweighted(scores: Tensor, task: Task, power: int) -> Tensor:

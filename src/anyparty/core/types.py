@@ -39,6 +39,7 @@ class Task:
         mean: the mean of the training labels (regression). Heads predict standardized labels.
         scale: the standard deviation of the training labels (regression).
         weights: the weight of a training row of each class; if empty, every weight is 1.
+        temperature: the number by which logits are divided before they become probabilities, fitted to validation rows.
         label_type: the type of the classes in the active party's table. Only the active party knows it.
     """
 
@@ -47,6 +48,7 @@ class Task:
     mean: float = 0.0
     scale: float = 1.0
     weights: tuple[float, ...] = ()
+    temperature: float = field(default=1.0, repr=False)
     label_type: LabelType = field(default="text", repr=False)
 
     @cached_property

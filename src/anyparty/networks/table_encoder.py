@@ -25,7 +25,6 @@ from torch.nn import functional
 
 from anyparty.core.declared_types import as_declared
 
-
 ROWS_OF_BIN = 50  # few rows would overfit narrow bins
 MOST_BINS = 4096  # of all columns of a party; wide tables would have too many weights
 

@@ -45,7 +45,7 @@ OTHER_THAN_ROWS = {"method", "encoder", "optimizer", "schedule", "clock", "run",
 """Groups of settings that have no influence on which rows are test rows."""
 OTHER_THAN_ROWS_IN_TRAIN = {
     "epochs", "batch_size", "batches", "rows", "validation", "score_training", "metric", "patience", "keep", "balance",
-    *(name.partition(".")[2] for name in MAY_DIFFER),
+    "calibrate", *(name.partition(".")[2] for name in MAY_DIFFER),
 }  # fmt: skip
 MAX_COUNTS = 8  # a table by number of parties has at most so many columns
 OWN_COLUMNS = "local"  # the method that trains on the active party's own columns

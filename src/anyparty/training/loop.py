@@ -41,6 +41,7 @@ from anyparty.methods.method import (
     checked_step,
     predictor_of,
 )
+from anyparty.metrics.calibration import temperature_of
 from anyparty.networks.optimizer import Optimizer
 from anyparty.problem.rows import Rows, by_pattern, mixed, patterns
 from anyparty.training import control_messages
@@ -95,7 +96,15 @@ async def play(part: PartyRun, net: Channel) -> TrainedParty:
         raise type(error)(f"{error}; {part.checkpoints.last_good()}") from None
     state.train(False)
     net.set_step("", training=False)
-    return TrainedParty(state, progress.history, _chosen(part, progress))
+    chosen = _chosen(part, progress)
+    _set_temperature(state, progress.history[chosen - 1 :])  # of the last epoch if none was chosen
+    return TrainedParty(state, progress.history, chosen)
+
+
+def _set_temperature(state: State, history: Sequence[Mapping[str, Any]]) -> None:
+    """Set the temperature of the task to that of the first epoch in ``history``, if it has one."""
+    if history and state.seat.task is not None and "temperature" in history[0]:
+        state.seat = replace(state.seat, task=replace(state.seat.task, temperature=history[0]["temperature"]))
 
 
 async def _begin(part: PartyRun, net: Channel) -> tuple[Sequence[Stage], State, RunPosition, StoredStages]:
@@ -427,9 +436,12 @@ async def _validate(
     if answered.reasons:
         check_numbers(answered, len(plan["validation"]), stage)
     y, validation = part.rows.y[rows].cpu(), torch.arange(len(rows)) < len(plan["validation"])
-    scores = {"validation": metrics.selection(answered, y, validation, shown)}
+    scores: dict[str, Any] = {"validation": metrics.selection(answered, y, validation, shown)}
     if len(plan["scored"]):
         scores["training"] = metrics.selection(answered, y, ~validation, shown)
+    if part.settings.calibrate and part.seat.task.kind == "classification":
+        known = validation & answered.answered & (y >= 0)
+        scores["temperature"] = temperature_of(part.seat.task, answered.scores[known], y[known])
     return scores
 
 
@@ -472,7 +484,7 @@ async def predict_rows(
         given = await method.predict(net, state, rows, batch, asked) if joint is None else joint.predict(batch)
         part = checked_answer(method, state, given)
         if part is not None:
-            answered.append(part.unweighted())
+            answered.append(part.calibrated().unweighted())
     return joined(answered) if len(answered) > 1 else next(iter(answered), None)
 
 
