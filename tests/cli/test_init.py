@@ -39,17 +39,17 @@ def test_init_asks_in_a_terminal(call: Call, monkeypatch: pytest.MonkeyPatch) ->
 def test_train_works_without_a_settings_file(call: Call) -> None:
     trained = call("train", "bank.csv", "shop.csv", "--label", "default", "--set", "train.epochs=1", "-q")
     assert trained.exit_code == 0, trained.output
-    settings = config.load("runs/bank-shop-laser-seed0/config.toml")
+    settings = config.load("runs/bank-shop-sum-seed0/config.toml")
     assert settings.federation.id == "customer"
     assert settings.federation.active == "bank"
-    assert call("evaluate", "runs/bank-shop-laser-seed0").exit_code == 0
+    assert call("evaluate", "runs/bank-shop-sum-seed0").exit_code == 0
 
 
 def test_train_prints_the_columns_of_ids_that_it_found(call: Call) -> None:
     pl.read_csv("shop.csv").rename({"customer": "client"}).write_csv("shop.csv")
     trained = call("train", "bank.csv", "shop.csv", "--label", "default", "--set", "train.epochs=1")
     assert "ids: customer (bank), client (shop)" in trained.output
-    assert "ids:" not in call("train", "runs/bank-shop-laser-seed0/config.toml", "--run", "second").output
+    assert "ids:" not in call("train", "runs/bank-shop-sum-seed0/config.toml", "--run", "second").output
 
 
 @pytest.mark.filterwarnings("ignore:the ids of .* are numbers in the order")
@@ -74,17 +74,17 @@ def test_a_run_in_the_folder_is_reported_before_tables_are_read(call: Call) -> N
     words = ("train", "bank.csv", "shop.csv", "--id", "customer", "--label", "default", "--set", "train.epochs=1", "-q")
     assert call(*words).exit_code == 0
     Path("shop.csv").write_text("customer,visits\nc001,no number\nc001,\n")  # reading it would stop
-    again = call("train", "runs/bank-shop-laser-seed0/config.toml", "--run", "runs/bank-shop-laser-seed0")
+    again = call("train", "runs/bank-shop-sum-seed0/config.toml", "--run", "runs/bank-shop-sum-seed0")
     assert again.exit_code == 2
     again = call("train", "bank.csv", "shop.csv", "--id", "customer", "--label", "default", "-q")
-    assert "runs/bank-shop-laser-seed0 holds a run already: resume it" in " ".join(again.output.split())
+    assert "runs/bank-shop-sum-seed0 holds a run already: resume it" in " ".join(again.output.split())
 
 
 def test_rows_for_training_are_selected_without_a_settings_file(call: Call) -> None:
     words = ("train", "bank.csv", "shop.csv", "--label", "default", "--set", "train.epochs=1", "-q")
     trained = call(*words, "--set", "train.rows=all")
     assert trained.exit_code == 0, trained.output
-    assert config.load("runs/bank-shop-laser-seed0/config.toml").train.rows == "all"
+    assert config.load("runs/bank-shop-sum-seed0/config.toml").train.rows == "all"
 
 
 @pytest.mark.parametrize(

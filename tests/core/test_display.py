@@ -139,7 +139,7 @@ def test_json_of_align_and_evaluate(tmp_path: Path, call: Call, monkeypatch: pyt
     assert {each["party"] for each in aligned["columns"]} == {"bank", "shop"}
     assert aligned["task"].startswith("task: classification")
     assert call("train", *words, "--set", "train.epochs=1", "-q").exit_code == 0
-    scored = json.loads(call("evaluate", "runs/bank-shop-laser-seed0", "--json").stdout)
+    scored = json.loads(call("evaluate", "runs/bank-shop-sum-seed0", "--json").stdout)
     assert scored["overall"]["coverage"] == 1.0
 
 

@@ -167,7 +167,7 @@ def test_the_first_page_runs(started) -> None:
     said = " ".join(text(FIRST).split())
     assert f"prints the task as `{Federation.from_config(config.load(started / 'credit.toml')).predicted()}`" in said
     assert "answers for 150 customers" in said
-    assert (started / "runs/credit-laser-seed0/report/index.html").exists()
+    assert (started / "runs/credit-sum-seed0/report/index.html").exists()
 
 
 def test_the_first_page_shows_the_verdict_that_is_printed(started, call) -> None:
@@ -187,7 +187,7 @@ def test_the_first_page_shows_the_verdict_that_is_printed(started, call) -> None
 @pytest.mark.slow
 def test_another_page_runs(page: str, started, tmp_path, monkeypatch, call) -> None:
     folder = Path(shutil.copytree(started, tmp_path / "work"))
-    settings = folder / "runs" / "credit-laser-seed0" / "config.toml"
+    settings = folder / "runs" / "credit-sum-seed0" / "config.toml"
     settings.write_text(settings.read_text().replace(str(started), str(folder)))
     adopt(settings.parent)
     monkeypatch.chdir(folder)

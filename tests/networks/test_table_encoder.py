@@ -48,8 +48,8 @@ def test_half_of_the_bounds_are_quantiles_and_half_are_spread_over_values():
 
 
 def test_few_rows_and_many_columns_have_fewer_bins():
-    """120 rows have two bins of 60 rows; 1,000 columns have four bins each."""
-    layer = PiecewiseLinear(1, 5, bins=8)
+    """120 rows have two bins, of bounds at the ends and in the middle; 1,000 columns have four bins each."""
+    layer = PiecewiseLinear(1, 5, bins=64)
     layer.fit(torch.rand(120, 1))
     assert int(layer.last) == 1
     assert build(TableEncoder(), 1000, 2)[0].steps.shape[1] == 4

@@ -21,6 +21,7 @@ from anyparty.artifacts.recorder import LocalRecorder, counted_costs
 from anyparty.artifacts.trackers import trackers
 from anyparty.config import Config, Encoder
 from anyparty.config.method_factory import chosen, scheduled
+from anyparty.config.schema import METHOD_DEFAULTS
 from anyparty.core.object_description import code_hashes, described, name_of
 from anyparty.core.types import Channel, Roster
 from anyparty.errors import ConfigError
@@ -268,6 +269,8 @@ def as_trained(
         chosen = config.method.model_copy(update={"own": own})
         return config.model_copy(update={"parties": parties, "method": chosen})
     known = settings_of(method) or {"name": f"own: {method.can.title}", "own": described(method)}
+    if known["name"] in METHOD_DEFAULTS:  # a parameter that is left out would get the method's own default
+        known = settings_of(method, with_defaults=True) or known
     return config.model_copy(update={"parties": parties, "method": Config.of({"method": known}, "train").method})
 
 

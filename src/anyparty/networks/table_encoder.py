@@ -75,8 +75,8 @@ class PiecewiseLinear(nn.Module):
         self.register_buffer("last", torch.full((inputs,), bins - 1))  # index of each column's last bin
 
     def fit(self, x: Tensor) -> None:
-        """Take the bounds of the bins from prepared training rows: [n, F]; a bin has at least ``ROWS_OF_BIN`` rows."""
-        bins = min(self.bins, max(2, len(x) // ROWS_OF_BIN))
+        """Take the bounds of the bins from prepared training rows: [n, F]; few rows have fewer bins."""
+        bins = min(self.bins, max(4, len(x) // ROWS_OF_BIN))
         for column, values in enumerate(x.detach().cpu().double().numpy().T):
             found = bounds_of(values, bins)
             self.bounds[column] = float(found[-1])  # fills the places of bins that the column does not have

@@ -1,7 +1,7 @@
 """The report page: one self-contained HTML file; if the output is a folder, the figures are also separate files.
 
-write(["runs/credit-laser-seed0"], "report")         # report/index.html, report/figures/*.png and *.svg
-write(["runs/credit-laser-seed0"], "report.html")    # this file only
+write(["runs/credit-sum-seed0"], "report")         # report/index.html, report/figures/*.png and *.svg
+write(["runs/credit-sum-seed0"], "report.html")    # this file only
 """
 
 from __future__ import annotations
