@@ -244,7 +244,7 @@ def main() -> None:
                     ["method", TABLES[name].metric.upper(), "gain", "alone", "CPU seconds", "times pooled trees"],
                     rows_of_page(TABLES[name], seeds),
                 )
-    page.write()
+                page.write()  # after every table, because all of them take long
 
 
 if __name__ == "__main__":

@@ -197,7 +197,7 @@ def sites_of(home, given, kind=together.Site):
 def with_labels_at_the_shop():
     values = settings(epochs=2).model_dump(exclude_none=True)
     values["parties"]["shop"]["label"] = "y"
-    values["method"] = {"embedding": 8, "hosting": "labelers"}
+    values["method"] = {"name": "laser", "embedding": 8, "hosting": "labelers"}
     return Config.of(values)
 
 

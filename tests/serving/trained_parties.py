@@ -38,7 +38,7 @@ class TrainedParties:
         """Train for two epochs."""
         sites = world(home, n=60)
         values = settings(epochs=2).model_dump(exclude_none=True)
-        own = {"method": {"embedding": 8, **method}} if method else {}
+        own = {"method": {"name": "laser", "embedding": 8, **method}} if method else {}
         run(sites, Config.of(values | own))
         return cls(sites)
 
