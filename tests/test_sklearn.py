@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
+from anyparty.api.federation import Federation
 from anyparty.config import Config
 from anyparty.errors import AnypartyWarning, ConfigError, PredictionError, TableError
 from anyparty.sklearn import VerticalClassifier, VerticalRegressor
@@ -36,12 +38,16 @@ def test_the_checks_of_scikit_learn(estimator: VerticalClassifier | VerticalRegr
 
 
 @pytest.mark.parametrize("estimator", [VerticalClassifier, VerticalRegressor])
-def test_the_defaults_are_those_of_train(estimator: type[VerticalClassifier]) -> None:
-    settings = Config()
-    train = {**settings.train.model_dump(), "lr": settings.optimizer.lr, "hidden": settings.encoder.hidden}
-    defaults = estimator().get_params()
-    assert len(train.keys() & defaults.keys()) >= 6
-    assert [name for name in train.keys() & defaults.keys() if train[name] != defaults[name]] == []
+def test_the_defaults_are_those_of_train(estimator: type[VerticalClassifier], monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, given, used = Config(), estimator().get_params(), list[dict[str, Any]]()
+    assert given["method"] == settings.method.name
+    assert given["validation"] == settings.train.validation
+    assert {given[name] for name in ("epochs", "batch_size", "hidden", "lr", "patience")} == {None}
+    monkeypatch.setattr(Federation, "train", lambda _, __, **arguments: used.append(arguments))
+    for method in ("sum", "laser"):
+        estimator(method).fit({"sepal": X[:, :2], "petal": X[:, 2:]}, X[:, 0] if estimator is VerticalRegressor else NAMES)
+    for arguments in used:
+        assert {name for name, value in arguments.items() if value is not None} == {"seed", "test", "validation"}
 
 
 def test_a_dict_of_blocks_predicts_without_a_party(fitted: VerticalClassifier) -> None:

@@ -83,21 +83,17 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
         active, id_column, label = next(iter(frames)), self._free("row"), self._free("label")
         tables = _with_ids(frames, id_column)
         tables[active] = tables[active].with_columns(labels.alias(label))
-        own = METHOD_DEFAULTS.get(self.method)
-        settings: dict[str, Any] = {} if own else {"epochs": 100, "batch_size": 32, "patience": 20}
-        for name in ("epochs", "batch_size", "patience"):
-            settings |= {} if getattr(self, name) is None else {name: getattr(self, name)}
+        given = {name: getattr(self, name) for name in ("epochs", "batch_size", "patience")}
         if not validation:
-            settings.pop("patience", None)
-        hidden = (64,) if self.hidden is None else tuple(self.hidden)
-        base = own["optimizer"] if own else Optimizer(lr=0.003)
+            given["patience"] = None
+        own = METHOD_DEFAULTS.get(self.method, {}).get("optimizer", Optimizer())
         with _empty_blocks_allowed():
             federation = Federation.from_tables(tables, id=id_column, label=label, active=active, task=self._task)
             self.model_ = federation.train(
                 self.method, parameters=self.parameters,
-                encoder=None if own and self.hidden is None else MLP(hidden=hidden),
-                optimizer=base if self.lr is None else replace(base, lr=self.lr), seed=_seed(self.random_state),
-                test=0.0, validation=validation, **settings,
+                encoder=None if self.hidden is None else MLP(hidden=tuple(self.hidden)),
+                optimizer=None if self.lr is None else replace(own, lr=self.lr), seed=_seed(self.random_state),
+                test=0.0, validation=validation, **{name: each for name, each in given.items() if each is not None},
             )  # fmt: skip
         self._id_column = id_column
 
@@ -212,14 +208,15 @@ class VerticalClassifier(ClassifierMixin, _VerticalEstimator):  # type: ignore[m
         method: a name from ``anyparty methods``.
         blocks: for a single frame, the columns of each party, by name or index; or the number of contiguous blocks
             into which the columns are divided; ``None`` gives all columns to one party.
-        epochs: the largest number of epochs; by default the method's own number, or 100 if the method has none.
-        batch_size: the number of rows in a batch; by default the method's own number, or 32.
-        hidden: the widths of the hidden layers of each party's encoder; by default the method's own encoder, or (64,).
-        lr: the first learning rate; by default the method's own rate, or .003.
+        epochs: the largest number of epochs; by default as in ``Federation.train``.
+        batch_size: the number of rows in a batch; by default as in ``Federation.train``.
+        hidden: the widths of the hidden layers of each party's encoder, an ``MLP``; by default as in
+        ``Federation.train``.
+        lr: the first learning rate; by default as in ``Federation.train``.
         validation: the share of rows for validation, by which methods other than "sum" choose the best epoch; no row is
         used for validation if a class has fewer than 5 rows.
-        patience: the number of epochs without improvement after which training stops; by default the method's own
-        number, or 20. The method "sum" trains for all epochs.
+        patience: the number of epochs without improvement after which training stops; by default as in
+        ``Federation.train``.
         parameters: parameters of the method, such as ``{"embedding": 32}``.
         no_answer: the reaction to a row for which the method has no prediction: "prior" predicts the frequencies of the
             training labels and warns; "raise" raises ``PredictionError``.
