@@ -45,7 +45,9 @@ def test_the_defaults_are_those_of_train(estimator: type[VerticalClassifier], mo
     assert {given[name] for name in ("epochs", "batch_size", "hidden", "lr", "patience")} == {None}
     monkeypatch.setattr(Federation, "train", lambda _, __, **arguments: used.append(arguments))
     for method in ("sum", "laser"):
-        estimator(method).fit({"sepal": X[:, :2], "petal": X[:, 2:]}, X[:, 0] if estimator is VerticalRegressor else NAMES)
+        estimator(method).fit(
+            {"sepal": X[:, :2], "petal": X[:, 2:]}, X[:, 0] if estimator is VerticalRegressor else NAMES
+        )
     for arguments in used:
         assert {name for name, value in arguments.items() if value is not None} == {"seed", "test", "validation"}
 
