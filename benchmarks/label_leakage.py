@@ -38,7 +38,7 @@ from anyparty.data import datasets
 from anyparty.errors import ConfigError
 from anyparty.methods.method_registry import METHODS, SPLIT
 from anyparty.threats.gradients import first_direction
-from anyparty.threats.view import GRADIENT, PartyView, recording
+from anyparty.threats.view import GRADIENT, ReceivedView, recording
 from benchmarks.page import Page
 
 SHOW_LABELS = ("boosting",)  # methods whose messages are the labels, so that there is nothing to attack
@@ -95,7 +95,7 @@ def attack(case: Case, frames: Mapping[str, pl.DataFrame], seed: int) -> Found:
         **({"schedule": {"name": case.schedule}} if case.schedule else {}),
     })  # fmt: skip
     federation = Federation.from_config(config, given)
-    view = PartyView(me=PASSIVE, roster=federation.roster)
+    view = ReceivedView(me=PASSIVE, roster=federation.roster)
     model = federation.train(channel=partial(recording, {PASSIVE: view}), execution="protocol")
     assert model.held_out is not None
     view.rows = model.held_out[0][PASSIVE]

@@ -1,12 +1,12 @@
-"""Sum and LASER-VFL on four business tables, beside boosted trees on the active party's own columns and on all columns.
+"""Sum, Boosting and LASER-VFL on four business tables, beside trees on the active party's own and on all columns.
 
     python -m benchmarks.tables [--missing 0 0.3 0.5] [--tables credit wine] [--seeds 5] [--validation] [--quick]
 
 Each table is divided among parties in two ways: the active party, which is named first, holds weak or strong columns. A
 share of each passive party's rows is missing. A fifth of the rows, drawn once, is the test set. ``--validation`` leaves
-these rows out, and scores a fifth of the other rows in their place: settings are chosen with it. Boosted trees are
-scikit-learn's, with 150 trees and a rate of .05; they get missing rows of a party as missing values. Seeds draw the
-missing rows and the networks.
+these rows out, and scores a fifth of the other rows in their place: settings are chosen with it. The other trees
+are LightGBM's, as beside the scores of every run, but 150 of them on all training rows; they get missing rows of a
+party as missing values. Seeds draw the missing rows and the networks.
 
 "Gain" is the share of the difference between the trees on own columns and on all columns that a method reaches: what a
 federation can bring, if all columns in one place can bring 100 %. No real federation can pool its columns. "Active
@@ -29,11 +29,12 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.metrics import roc_auc_score, root_mean_squared_error
 
 from anyparty import Federation
+from anyparty.core.types import Task
 from anyparty.data.datasets import load
+from anyparty.metrics.baselines import BoosterBaseline
 from benchmarks.page import Page
 
 Parties = Mapping[str, Sequence[str]]
@@ -94,6 +95,9 @@ TABLES = {
 METHODS: Mapping[str, tuple[str | None, dict[str, Any]]] = {
     "Sum, the default": (None, {}),
     "LASER-VFL, the former default": ("laser", {}),
+    "Boosting, scores": ("boosting", {"validation": 0.0}),
+    "Boosting, scores, one round": ("boosting", {"validation": 0.0, "parameters": {"rounds": 1}}),
+    "Boosting, bins": ("boosting", {"validation": 0.0, "parameters": {"exchange": "bins"}}),
 }
 OWN, POOLED = "trees, own columns", "trees, all columns in one place"
 
@@ -142,23 +146,25 @@ def trees(
     table: Table, frame: pl.DataFrame, columns: Sequence[str], test: Bools, absent: Mapping[str, Bools]
 ) -> tuple[float, float]:
     """Return the score of boosted trees on the columns, and the CPU seconds; ``absent`` marks a column's lost rows."""
-    x, categories = np.empty((len(frame), len(columns))), []
+    x = np.empty((len(frame), len(columns)))
     for k, column in enumerate(columns):
         values = frame[column]
         if values.dtype == pl.String:
-            categories.append(k)
             values = values.cast(pl.Categorical).to_physical()
         x[:, k] = values.cast(pl.Float64).to_numpy()
         x[absent.get(column, np.zeros(len(frame), dtype=bool)), k] = np.nan
-    regression = table.metric == "rmse"
-    y = frame[table.label].to_numpy() if regression else frame[table.label].cast(pl.String).to_numpy()
-    kind: Any = HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier
+    y, classes = frame[table.label].to_numpy(), tuple(frame[table.label].cast(pl.String).unique().sort())
+    if table.metric == "rmse":
+        task = Task(kind="regression", mean=float(y[~test].mean()), scale=float(y[~test].std()))
+        target = (y - task.mean) / task.scale
+    else:
+        task, y = Task(kind="classification", classes=classes), y.astype(str)
+        target = np.searchsorted(classes, y).astype(np.float64)
     began = time.process_time()
-    made = kind(max_iter=150, learning_rate=0.05, early_stopping=False, random_state=0, categorical_features=categories)
-    made.fit(x[~test], y[~test])
-    answer = made.predict(x[test])[:, None] if regression else made.predict_proba(x[test])
+    made = BoosterBaseline.fit(x[~test], target[~test], task)
+    answer = made.predict(x[test])
     seconds = time.process_time() - began
-    return score_of(table, y[test], answer, () if regression else list(made.classes_)), seconds
+    return score_of(table, y[test], answer, task.classes), seconds
 
 
 def lines(

@@ -20,7 +20,7 @@ from anyparty.threats.measures import (
     label_measure,
     measured,
 )
-from anyparty.threats.view import PartyView
+from anyparty.threats.view import ReceivedView
 
 N, D, H = 400, 3, 6
 ROSTER = Roster((Party(name="lead", labels=True), Party(name="shop")), "lead")
@@ -35,7 +35,7 @@ def view(me="shop", *, received=None, sent=None, plan=None):
     x = torch.from_numpy(rng.normal(size=(N, D))).float()
     observed = torch.ones(N, 2, dtype=torch.bool)
     rows = Rows(n=N, block=Block(x, torch.arange(N)), observed=observed if me == "lead" else None)
-    made = PartyView(me=me, roster=ROSTER, rows=rows)
+    made = ReceivedView(me=me, roster=ROSTER, rows=rows)
     if plan is not None:
         made.add("lead", "plan", plan, sent=False)
     other = "shop" if me == "lead" else "lead"

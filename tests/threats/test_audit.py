@@ -15,7 +15,7 @@ from anyparty.errors import ConfigError
 from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
 from anyparty.threats.audit import Audit, ThreatReport
-from anyparty.threats.view import PartyView, recording
+from anyparty.threats.view import ReceivedView, recording
 from tests.conftest import adopt
 
 QUICK = {"epochs": 2, "batch_size": 64, "seed": 1}
@@ -55,7 +55,7 @@ def test_gradients_tell_random_labels_of_training_rows(kind, attack):
 def test_permuted_labels_and_methods_without_gradients_give_chance(method):
     """The labels are permuted after the training, so no message can depend on them."""
     given = federation("two")
-    view = PartyView(me="shop", roster=given.roster)
+    view = ReceivedView(me="shop", roster=given.roster)
     model = given.train(method, channel=partial(recording, {"shop": view}), execution="protocol", **QUICK)
     rows, *rest = model.held_out
     if method == "standard":

@@ -9,7 +9,7 @@ import torch
 
 from anyparty import Federation
 from anyparty.methods.method_registry import METHODS
-from anyparty.threats.view import PartyView, RecordingChannel, recording
+from anyparty.threats.view import ReceivedView, RecordingChannel, recording
 
 SHORT = {name: {"pretrain_epochs": 1} for name in ("fedhssl", "false-vfl-1", "false-vfl-2")}
 QUICK = {"epochs": 2, "batch_size": 32, "execution": "protocol", "seed": 3}
@@ -30,7 +30,7 @@ def recorded(name, views, **settings):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_view_has_the_messages_that_the_ledger_lists_for_its_party(name):
-    views = {party: PartyView(me=party, roster=federation().roster) for party in ("a", "b")}
+    views = {party: ReceivedView(me=party, roster=federation().roster) for party in ("a", "b")}
     model = recorded(name, views)
     for party, view in views.items():
         listed = [row for row in model.ledger.rows() if row["receiver"] == party]
@@ -40,7 +40,7 @@ def test_a_view_has_the_messages_that_the_ledger_lists_for_its_party(name):
 
 def test_recording_changes_no_bit():
     plain = federation().train("laser", **QUICK)
-    watched = recorded("laser", {"b": PartyView(me="b", roster=plain.roster)})
+    watched = recorded("laser", {"b": ReceivedView(me="b", roster=plain.roster)})
     for party, member in plain.members.items():
         for name, module in member.state.modules.items():
             other = watched.members[party].state.modules[name].state_dict()
@@ -51,7 +51,7 @@ def test_only_channels_of_attackers_are_recorded():
     found = []
 
     def noted(channel):
-        found.append(recording({"b": PartyView(me="b", roster=federation().roster)}, channel))
+        found.append(recording({"b": ReceivedView(me="b", roster=federation().roster)}, channel))
         return found[-1]
 
     federation().train("local", channel=noted, **QUICK)
@@ -60,7 +60,7 @@ def test_only_channels_of_attackers_are_recorded():
 
 def test_row_values_belong_to_the_rows_of_the_message():
     """The active party's received embeddings are those that the passive party sent, row by row."""
-    views = {party: PartyView(me=party, roster=federation().roster) for party in ("a", "b")}
+    views = {party: ReceivedView(me=party, roster=federation().roster) for party in ("a", "b")}
     model = recorded("laser", views)
     for party, view in views.items():
         view.rows = model.held_out[0][party]

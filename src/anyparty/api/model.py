@@ -20,7 +20,7 @@ from anyparty.alignment.alignment import Alignment, align
 from anyparty.alignment.overlap import otherwise
 from anyparty.api.arguments import no_test_rows, place, whom_to_ask
 from anyparty.api.embeddings import embeddings
-from anyparty.api.verdict import Comparison
+from anyparty.api.verdict import BaselineComparison
 from anyparty.artifacts.model_files import Member, ModelSummary, load_members, save_model
 from anyparty.core.declared_types import checked
 from anyparty.core.display import html_of, shown_in_notebooks
@@ -104,7 +104,7 @@ class Model:
     costs: dict[str, Any] = field(default_factory=dict, repr=False)
     held_out: tuple[dict[str, Rows], Alignment, torch.Tensor] | None = field(default=None, repr=False)
     taught: torch.Tensor | None = field(default=None, repr=False)
-    comparison: Comparison | None = field(default=None, repr=False)
+    comparison: BaselineComparison | None = field(default=None, repr=False)
     own: dict[str, Any] | None = field(default=None, repr=False)
 
     @classmethod
@@ -283,7 +283,7 @@ class Model:
     def hold_out(self, rows: dict[str, Rows], alignment: Alignment, use: Part) -> None:
         """Keep the rows of the training run in memory: each party's rows, their alignment, and the use [N] of each."""
         self.held_out = (rows, alignment, torch.from_numpy(np.flatnonzero(use == TEST)))
-        self.comparison = Comparison.of(rows, use, self.roster, self.task, self.seed)
+        self.comparison = BaselineComparison.of(rows, use, self.roster, self.task, self.seed)
         self.taught = self.comparison.training
 
     @usual_torch()

@@ -24,7 +24,7 @@ MOST_OFFLINE = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class BaselineComparison:
     """The rows that a model was trained on, and the boosters that were trained on the same rows.
 
     Attributes:
@@ -46,7 +46,7 @@ class Comparison:
     trained: dict[tuple[str, ...], BoosterBaseline] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: Mapping[str, Rows], use: Part, roster: Roster, task: Task, seed: int) -> Comparison:
+    def of(cls, rows: Mapping[str, Rows], use: Part, roster: Roster, task: Task, seed: int) -> BaselineComparison:
         """Return a comparison without boosters, from the use [N] of each row."""
         labeled = rows[roster.active].labeled
         assert labeled is not None

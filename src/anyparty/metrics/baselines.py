@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from anyparty.core.types import Task
-from anyparty.errors import ConfigError
+from anyparty.networks.boosted_trees import lightgbm
 
 Floats = NDArray[np.floating[Any]]
 ROUNDS, UNVALIDATED_ROUNDS, PATIENCE = 500, 150, 30
@@ -48,19 +48,19 @@ class BoosterBaseline:
         Raises:
             ConfigError: LightGBM cannot be imported.
         """
-        lightgbm = _lightgbm()
+        module = lightgbm()
         kind = "regression" if task.kind == "regression" else "binary" if task.outputs == 2 else "multiclass"
         parameters = {
             "objective": kind, "learning_rate": 0.05, "min_data_in_leaf": max(1, min(20, len(x) // 10)),
             "seed": seed % 2**31, "num_threads": torch.get_num_threads(), "deterministic": True,
             "force_row_wise": True, "verbosity": -1, **({"num_class": task.outputs} if kind == "multiclass" else {}),
         }  # fmt: skip
-        rows = lightgbm.Dataset(x, y.astype(np.float64), params=parameters)
+        rows = module.Dataset(x, y.astype(np.float64), params=parameters)
         if validation is None or not len(validation[1]):
-            return cls(booster=lightgbm.train(parameters, rows, UNVALIDATED_ROUNDS), task=task)
-        held = lightgbm.Dataset(validation[0], validation[1].astype(np.float64), reference=rows)
-        stop = lightgbm.early_stopping(PATIENCE, verbose=False)
-        return cls(booster=lightgbm.train(parameters, rows, ROUNDS, valid_sets=[held], callbacks=[stop]), task=task)
+            return cls(booster=module.train(parameters, rows, UNVALIDATED_ROUNDS), task=task)
+        held = module.Dataset(validation[0], validation[1].astype(np.float64), reference=rows)
+        stop = module.early_stopping(PATIENCE, verbose=False)
+        return cls(booster=module.train(parameters, rows, ROUNDS, valid_sets=[held], callbacks=[stop]), task=task)
 
     def predict(self, x: Floats) -> NDArray[np.float64]:
         """Return class probabilities [n, C], or numbers [n, 1] in the label's own unit, for rows x [n, F]."""
@@ -68,13 +68,3 @@ class BoosterBaseline:
         if self.task.kind == "regression":
             return (found * self.task.scale + self.task.mean).reshape(-1, 1)
         return np.stack([1 - found, found], axis=1) if self.task.outputs == 2 else found
-
-
-def _lightgbm() -> Any:
-    """Import LightGBM, which takes a second and needs the system's OpenMP library."""
-    try:
-        import lightgbm  # noqa: PLC0415
-    except (ImportError, OSError) as error:
-        raise ConfigError(f"the comparison with boosted trees needs LightGBM, which cannot be loaded here ({error}): "
-                          "pip install lightgbm; if libgomp is missing, apt install libgomp1") from None  # fmt: skip
-    return lightgbm

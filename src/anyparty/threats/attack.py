@@ -1,6 +1,6 @@
 """The interface of an attack: what the attacker has, what it infers, and how an inference is written down.
 
-An attack is one class.  It reads a party's view of a training (``PartyView``) and outside knowledge (``Aid``), such as
+An attack is one class.  It reads a party's view of a training (``ReceivedView``) and outside knowledge (``Aid``), such as
 the labels of some rows, and returns guesses.  It never reads the truth: ``audit.run`` compares guesses with the truth.
 All attackers are semi-honest: they run the unchanged code during the training and compute their guesses afterwards.
 """
@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anyparty.threats.view import GRADIENT, Floats, PartyView, RowValues
+from anyparty.threats.view import GRADIENT, Floats, ReceivedView, RowValues
 
 Target = Literal["labels", "columns", "attributes"]
 Indices = NDArray[np.int64]
@@ -85,10 +85,10 @@ class Attack(ABC):
     assumes: ClassVar[str] = "nothing else"
 
     @abstractmethod
-    def infer(self, view: PartyView, aid: Aid) -> list[Guess]:
+    def infer(self, view: ReceivedView, aid: Aid) -> list[Guess]:
         """Return the guesses, one for each stage and sender; an empty list if the view has no input for the attack."""
 
-    def alone(self, view: PartyView, aid: Aid, rows: Indices) -> Guess | None:  # noqa: ARG002
+    def alone(self, view: ReceivedView, aid: Aid, rows: Indices) -> Guess | None:  # noqa: ARG002
         """Return the guess for ``rows`` that needs no message, from the attacker's own columns; ``None`` without one.
 
         The difference to the guess of ``infer`` is the contribution of the messages.
@@ -100,7 +100,7 @@ class Attack(ABC):
         return True
 
 
-def gradients(view: PartyView) -> list[RowValues]:
+def gradients(view: ReceivedView) -> list[RowValues]:
     """Return the gradients that the party received in the first epoch of each stage."""
     return [each for each in view.row_values("first") if each.tag == GRADIENT and each.values.any()]
 

@@ -52,7 +52,7 @@ from anyparty.threats.measures import (
     label_measure,
     measured,
 )
-from anyparty.threats.view import Floats, PartyView, recording
+from anyparty.threats.view import Floats, ReceivedView, recording
 
 ATTACKS: Mapping[str, Attack] = {
     attack.name: attack
@@ -244,7 +244,7 @@ def run(
     if known < 1 or not 0 < auxiliary < 1 or resamples < 1:
         raise ConfigError(f"expected known and resamples of at least 1 and auxiliary between 0 and 1, got known = "
                           f"{known}, resamples = {resamples}, auxiliary = {auxiliary}")  # fmt: skip
-    views = {name: PartyView(me=name, roster=federation.roster) for name in attackers}
+    views = {name: ReceivedView(me=name, roster=federation.roster) for name in attackers}
     model = federation.train(method, channel=partial(recording, views), **train | {"execution": "protocol"})
     return ThreatReport(
         method=model.method.can.title, seed=model.seed, epochs=len(model.history),
@@ -268,7 +268,7 @@ class Audit:
     """
 
     model: Model
-    views: Mapping[str, PartyView]
+    views: Mapping[str, ReceivedView]
     known: int
     auxiliary: float
     resamples: int
@@ -300,7 +300,7 @@ class Audit:
 
     # Labels
 
-    def _on_labels(self, attack: Attack, view: PartyView) -> Iterator[AttackResult]:
+    def _on_labels(self, attack: Attack, view: ReceivedView) -> Iterator[AttackResult]:
         active = self.model.roster.active
         result = partial(AttackResult, attack=attack.name, paper=attack.paper, target="labels", attacker=view.me,
                          victim=active, assumes=attack.assumes)  # fmt: skip
@@ -316,7 +316,7 @@ class Audit:
             about = partial(result, known=len(aid.rows), source=guess.source)
             yield self._scored_labels(about, attack, view, aid, guess)
 
-    def _scored_labels(self, result: Any, attack: Attack, view: PartyView, aid: Aid, guess: Guess) -> AttackResult:
+    def _scored_labels(self, result: Any, attack: Attack, view: ReceivedView, aid: Aid, guess: Guess) -> AttackResult:
         roster = self.model.roster
         y, labeled = self._labels(guess.other if guess.other in roster.labelers else roster.active)
         counted = labeled[guess.rows] & ~np.isin(guess.rows, aid.rows)
@@ -356,7 +356,7 @@ class Audit:
 
     # Columns and attributes
 
-    def _on_columns(self, attack: Attack, view: PartyView) -> Iterator[AttackResult]:
+    def _on_columns(self, attack: Attack, view: ReceivedView) -> Iterator[AttackResult]:
         result, made = partial(AttackResult, attack=attack.name, paper=attack.paper, target=attack.target,
                                attacker=view.me, assumes=attack.assumes), False  # fmt: skip
         for victim in self.model.roster.blocks:
@@ -381,7 +381,7 @@ class Audit:
             yield result(victim=", ".join(others), skipped="no message has values of another party's rows")
 
     def _scored_columns(
-        self, result: Any, attack: Attack, view: PartyView, aid: Aid, guess: Guess, held: Indices, x: Floats,
+        self, result: Any, attack: Attack, view: ReceivedView, aid: Aid, guess: Guess, held: Indices, x: Floats,
         columns: Sequence[PreparedColumn],
     ) -> AttackResult:  # fmt: skip
         def compared(guess: Guess) -> tuple[Floats, Floats]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from anyparty.threats.attack import Aid, Attack, Guess, Indices, Target, source_of
 from anyparty.threats.known_labels import MIN_KNOWN, PENALTIES
-from anyparty.threats.view import GRADIENT, Floats, PartyView
+from anyparty.threats.view import GRADIENT, Floats, ReceivedView
 
 
 class ColumnAttack(Attack):
@@ -27,7 +27,7 @@ class ColumnAttack(Attack):
     informed = True
     assumes = "the victim's columns of some rows"
 
-    def infer(self, view: PartyView, aid: Aid) -> list[Guess]:
+    def infer(self, view: ReceivedView, aid: Aid) -> list[Guess]:
         """Return one guess for each stage in which the victim sent values of rows, from the stage's last epoch."""
         found = []
         for received in view.row_values("last"):
@@ -38,7 +38,7 @@ class ColumnAttack(Attack):
                     found.append(Guess(rows=received.rows, values=values, source=source_of(received)))
         return found
 
-    def alone(self, view: PartyView, aid: Aid, rows: Indices) -> Guess | None:
+    def alone(self, view: ReceivedView, aid: Aid, rows: Indices) -> Guess | None:
         """Return the guess of the same model from the attacker's own columns of the rows that it has."""
         own = np.intersect1d(np.union1d(rows, aid.rows), view.held)
         where, known = aid.of(own)

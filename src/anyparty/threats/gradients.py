@@ -22,13 +22,13 @@ from typing import ClassVar
 import numpy as np
 
 from anyparty.threats.attack import Aid, Attack, Guess, Indices, gradients, source_of
-from anyparty.threats.view import Floats, PartyView
+from anyparty.threats.view import Floats, ReceivedView
 
 
 class GradientAttack(Attack):
     """An attack that computes one number for each gradient; it separates two classes."""
 
-    def infer(self, view: PartyView, aid: Aid) -> list[Guess]:
+    def infer(self, view: ReceivedView, aid: Aid) -> list[Guess]:
         """Return the scores of the rows, for each stage and sender of gradients."""
         found = []
         for received in gradients(view):
@@ -106,7 +106,7 @@ class GradientClusters(Attack):
     paper = "Liu, Lyu 2022"
     assumes = "the number of classes"
 
-    def infer(self, view: PartyView, aid: Aid) -> list[Guess]:
+    def infer(self, view: ReceivedView, aid: Aid) -> list[Guess]:
         """Return the cluster of each row whose gradient is not zero, for each stage and sender of gradients."""
         found = []
         for received in gradients(view):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from anyparty.threats.attack import Aid, Attack, Guess, Indices, source_of
-from anyparty.threats.view import Floats, PartyView
+from anyparty.threats.view import Floats, ReceivedView
 
 MIN_KNOWN = 4  # least number of known rows to which a model is fitted
 PENALTIES = np.logspace(-3, 4, 15)
@@ -29,15 +29,15 @@ class KnownLabelsAttack(Attack):
     assumes = "labels of some of its rows"
 
     @abstractmethod
-    def inputs(self, view: PartyView) -> list[Input]:
+    def inputs(self, view: ReceivedView) -> list[Input]:
         """Return the inputs of the models, one for each guess."""
 
-    def infer(self, view: PartyView, aid: Aid) -> list[Guess]:
+    def infer(self, view: ReceivedView, aid: Aid) -> list[Guess]:
         """Return one guess for each input that has known rows."""
         guesses = (fitted(self.model(aid), *each, aid) for each in self.inputs(view))
         return [guess for guess in guesses if guess is not None]
 
-    def alone(self, view: PartyView, aid: Aid, rows: Indices) -> Guess | None:
+    def alone(self, view: ReceivedView, aid: Aid, rows: Indices) -> Guess | None:
         """Return the guess from the attacker's own columns and the same known labels."""
         own = np.intersect1d(np.union1d(rows, aid.rows), view.held)
         return fitted(linear_model(aid), "own columns", own, view.columns(own), aid) if len(own) else None
@@ -78,7 +78,7 @@ class ModelCompletion(KnownLabelsAttack):
     name = "model-completion"
     paper = "Fu et al. 2022"
 
-    def inputs(self, view: PartyView) -> list[Input]:
+    def inputs(self, view: ReceivedView) -> list[Input]:
         """Return the embeddings that the party sent in the last epoch of the last stage in which it sent some."""
         sent = [each for each in view.row_values("last", sent=True) if each.tag in {"embedding", "representation"}]
         return [(source_of(each), each.rows, each.values) for each in sent[-1:]]
@@ -90,7 +90,7 @@ class MessageRegression(KnownLabelsAttack):
     name = "message-regression"
     paper = "this project"
 
-    def inputs(self, view: PartyView) -> list[Input]:
+    def inputs(self, view: ReceivedView) -> list[Input]:
         """Return all received values of the rows that every kind of message is about."""
         received = [each for each in view.row_values("first") if each.values.std(axis=0).any()]
         if not received:
@@ -112,7 +112,7 @@ class RowUse(KnownLabelsAttack):
     name = "row-use"
     paper = "this project"
 
-    def inputs(self, view: PartyView) -> list[Input]:
+    def inputs(self, view: ReceivedView) -> list[Input]:
         """Return the entries of the messages ``setup`` and ``plan`` about the party's own rows."""
         if view.rows is None or not view.announced:
             return []

@@ -68,7 +68,7 @@ class RowValues:
 
 
 @dataclass(kw_only=True)
-class PartyView:
+class ReceivedView:
     """Everything that one party knows after a training.
 
     Attributes:
@@ -202,7 +202,7 @@ def _alike(lots: list[tuple[Batch, Tensor]]) -> bool:
 class RecordingChannel(ChannelWrapper):
     """A channel that records in a view the messages that its party receives and sends, and changes nothing."""
 
-    view: PartyView
+    view: ReceivedView
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
         """Send a message, and record it."""
@@ -221,6 +221,6 @@ class RecordingChannel(ChannelWrapper):
         super().set_step(step, training=training)
 
 
-def recording(views: Mapping[str, PartyView], channel: Channel) -> Channel:
+def recording(views: Mapping[str, ReceivedView], channel: Channel) -> Channel:
     """Return the channel with a recorder around it, if there is a view of its party."""
     return RecordingChannel(channel, views[channel.me]) if channel.me in views else channel
