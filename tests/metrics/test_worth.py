@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from anyparty import Federation, Model, runs
-from anyparty.api.verdict import Comparison, columns_of
+from anyparty.api.verdict import BaselineComparison, columns_of
 from anyparty.core.types import Task
 from anyparty.errors import AnypartyWarning
 from anyparty.metrics import plots
@@ -141,7 +141,7 @@ def test_missing_cells_and_rows_are_missing_to_trees(run: tuple[Model, Path]) ->
     rows, alignment, _ = run[0].held_out
     x = columns_of(rows, ["bank", "shop"], torch.arange(N))
     assert np.array_equal(np.isnan(x[:, -1]), alignment.blocks["shop"] < 0)
-    assert isinstance(run[0].comparison, Comparison)
+    assert isinstance(run[0].comparison, BaselineComparison)
 
 
 SENTENCES = {

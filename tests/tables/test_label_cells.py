@@ -221,10 +221,8 @@ class TestSettings:
         federation = Federation.from_tables(tables, id="customer", label="default", classes=YES_NO)
         model = federation.train("local", epochs=1, validation=0, folder=tmp_path / "run")
         again = type(model).load(tmp_path / "run")
-        assert {**again.evaluate(tables).to_json(), "worth": None} == {
-            **model.evaluate(tables).to_json(),
-            "worth": None,
-        }
+        found = model.evaluate(tables).to_json()
+        assert again.evaluate(tables).to_json() == {**found, "worth": None}  # a stored model has no training rows
 
 
 @pytest.mark.parametrize(("bad", "good"), [("bad", "GOOD"), ("BAD", "good"), ("Bad", "Good")])

@@ -1,8 +1,8 @@
 """The interface of an attack: what the attacker has, what it infers, and how an inference is written down.
 
-An attack is one class.  It reads a party's view of a training (``ReceivedView``) and outside knowledge (``Aid``), such as
-the labels of some rows, and returns guesses.  It never reads the truth: ``audit.run`` compares guesses with the truth.
-All attackers are semi-honest: they run the unchanged code during the training and compute their guesses afterwards.
+An attack is one class.  It reads a party's view of a training (``ReceivedView``) and outside knowledge (``Aid``), such
+as the labels of some rows, and returns guesses.  It never reads the truth: ``audit.run`` compares guesses with it. All
+attackers are semi-honest: they run the unchanged code during the training and compute their guesses afterwards.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from anyparty.alignment import private
 from anyparty.alignment.overlap import Overlap
 from anyparty.api.federation import read_party
 from anyparty.api.training_run import member_of, summary_before
-from anyparty.api.verdict import Comparison
+from anyparty.api.verdict import BaselineComparison
 from anyparty.artifacts.model_files import ModelSummary, write_model
 from anyparty.artifacts.recorder import SiteRecorder, counted_costs, sizes_of
 from anyparty.artifacts.run_folder import alone
@@ -287,7 +287,8 @@ async def _score(party: SiteParty, outcome: PartyResult, net: Channel) -> dict[s
     rows = outcome.rows
     assert rows.y is not None
     assert rows.observed is not None
-    comparison = Comparison.of({net.me: rows}, outcome.view.use, party.roster, answered.task, party.config.train.seed)
+    seed = party.config.train.seed
+    comparison = BaselineComparison.of({net.me: rows}, outcome.view.use, party.roster, answered.task, seed)
     return metrics.evaluate(
         answered, rows.y[wanted].cpu(), None, rows.observed[wanted].cpu(), seeds,
         compare=lambda whole: comparison.worth({net.me: rows}, wanted, party.roster.blocks, whole),
