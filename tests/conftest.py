@@ -36,6 +36,9 @@ table = "bank.csv"
 [parties.shop]
 table = "shop.csv"
 
+[method]
+name = "laser"
+
 [encoder]
 hidden = [8]
 

@@ -31,7 +31,7 @@ def written(home: Path) -> Path:
     """Write the settings of three parties and their tables."""
     world(home)
     groups = [f'[parties.{name}]\ntable = "{name}/table.csv"' for name in NAMES]
-    text = '[federation]\nlabel = "y"\nactive = "bank"\n[method]\nembedding = 8\n[train]\nepochs = 3\n'
+    text = '[federation]\nlabel = "y"\nactive = "bank"\n[method]\nname = "laser"\nembedding = 8\n[train]\nepochs = 3\n'
     path = home / "federation.toml"
     path.write_text(text + "\n".join(groups))
     return path

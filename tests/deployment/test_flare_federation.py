@@ -516,7 +516,7 @@ def test_a_job_may_name_only_user_defined_methods_that_the_kit_lists(tmp_path):
         method_at(SiteConfig.read(tmp_path), config)
     (tmp_path / "local" / "anyparty.toml").write_text(own + 'methods = ["anyparty.methods.split.plug:Plug"]\n')
     assert method_at(SiteConfig.read(tmp_path), config) == method("plug")
-    assert method_at(SiteConfig.read(tmp_path), Config()) == method("laser")
+    assert method_at(SiteConfig.read(tmp_path), Config()) == method("sum")
 
 
 def test_a_part_that_cannot_be_imported_is_reported():

@@ -31,7 +31,10 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.net
 NAMES = ROSTER.names
-SETTINGS = '[federation]\nlabel = "y"\n[parties.bank]\n[parties.shop]\n[train]\nepochs = 1\n[method]\nembedding = 4\n'
+SETTINGS = (
+    '[federation]\nlabel = "y"\n[parties.bank]\n[parties.shop]\n[train]\nepochs = 1\n'
+    '[method]\nname = "laser"\nembedding = 4\n'
+)
 
 
 async def with_another_version(site, config, net, *, resume=False):

@@ -71,7 +71,7 @@ def settings(**train) -> Config:
         {
             "federation": {"label": "y", "active": "bank"},
             "parties": {name: {} for name in NAMES},
-            "method": {"embedding": 8},
+            "method": {"name": "laser", "embedding": 8},
             "train": {"epochs": 6, "checkpoint_every": 2, **train},
             "optimizer": {"lr": 0.01},
         }

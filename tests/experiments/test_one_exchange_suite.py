@@ -62,7 +62,7 @@ def page(done):
 def test_the_sentence_on_vfedtrans_matches_the_settings(name):
     """The sentence separates the method's own settings from those of the comparison."""
     suite, own = suites.load(name), VFedTrans()
-    (said,) = (line for line in suite.differs if "VFedTrans" in line)
+    (said,) = (line for line in suite.differs if "All else is this comparison's: " in line)
     theirs, ours = said.split("All else is this comparison's: ")
     assert len(own.student_hidden) + 1 == 3  # the decoder has as many layers
     for words in ("six layers", own.activation, f"weight {own.distillation}", "columns and embeddings side by side"):

@@ -33,7 +33,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     pl.DataFrame({"id": ids[:90], "x": X[:90, 1]}).write_csv(tmp_path / "b.csv")
     (tmp_path / "base.toml").write_text(
         "[federation]\nlabel = 'y'\n[parties.a]\ntable = 'a.csv'\n[parties.b]\ntable = 'b.csv'\n"
-        "[method]\nembedding = 4\n[train]\nepochs = 2\ncheckpoint_every = 1\n"
+        '[method]\nname = "laser"\nembedding = 4\n[train]\nepochs = 2\ncheckpoint_every = 1\n'
     )
 
     def text(space: dict[str, str], **settings: str) -> Path:

@@ -164,7 +164,7 @@ def test_impute_and_likelihood_write_no_formula(work: Path, call: Call) -> None:
 def test_federate_predict_writes_no_formula(work: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     answers().frame().write_parquet(work / "kept.parquet")
     ended = SimpleNamespace(outcomes={})
-    monkeypatch.setattr(coordinator, "predict", lambda *_: (ended, work / "kept.parquet"))
+    monkeypatch.setattr(coordinator, "predict", lambda *_, **__: (ended, work / "kept.parquet"))
     shown = call("federate", "predict", "house", "credit.toml", "--out", "a.csv")
     assert shown.exit_code == 0, shown.output
     assert no_formulas(work / "a.csv")[1][:2] == ["'=1+1", "'=no"]

@@ -657,13 +657,13 @@ def folder_of(home, frames, **how):
     for name, frame in frames.items():
         tables[name] = home / f"{name}.parquet"
         frame.write_parquet(tables[name])
-    Federation.from_tables(tables, label="y", **how).train(epochs=1, folder=home / "run")
+    Federation.from_tables(tables, label="y", **how).train(epochs=1, balance=True, folder=home / "run")
     return home / "run"
 
 
 def two_tables(*ids):
     """Return tables of two parties with the id columns ``ids``; the shop lacks the last ten rows."""
-    own = pl.DataFrame({"x": range(40), "y": ["no", "yes"] * 20})
+    own = pl.DataFrame({"x": range(40), "y": ["no", "yes", "no", "no"] * 10})
     shop = pl.DataFrame(ids).with_columns(z=pl.row_index() * 1.5)
     return {"bank": pl.DataFrame(ids).hstack(own), "shop": shop[:30].reverse()}
 

@@ -130,7 +130,7 @@ def two_hosts(folder):
     shop.write_csv(sites["shop"].table)
     values = settings(epochs=2).model_dump(exclude_none=True)
     values["parties"]["shop"]["label"] = "y"
-    values["method"] = {"embedding": 8, "hosting": "labelers"}
+    values["method"] = {"name": "laser", "embedding": 8, "hosting": "labelers"}
     run(sites, Config.of(values))
     return TrainedParties(sites)
 

@@ -38,8 +38,7 @@ class TrainedParties:
         """Train for two epochs."""
         sites = world(home, n=60)
         values = settings(epochs=2).model_dump(exclude_none=True)
-        own = {"method": {"name": "laser", "embedding": 8, **method}} if method else {}
-        run(sites, Config.of(values | own))
+        run(sites, Config.of(values | {"method": {"name": "laser", "embedding": 8, **method}}))
         return cls(sites)
 
     def predictor(self) -> Predictor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from anyparty.core.predictions import tempered, weighted
@@ -27,6 +26,8 @@ def temperature_of(task: Task, scores: Tensor, y: Tensor) -> float:
         scores: [n, C] probabilities at temperature 1.
         y: [n] int64, the labels.
     """
+    from scipy.optimize import minimize_scalar  # noqa: PLC0415 - the import takes a while
+
     if not len(y):
         return 1.0
     p = weighted(task, scores.double())  # as the network gives them

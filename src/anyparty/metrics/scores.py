@@ -230,8 +230,8 @@ class Metric:
 
     def fits(self, task: Task) -> bool:
         """Return True if the metric is defined for the task."""
-        classes = (not self.two_classes or task.outputs == 2) and task.outputs > self.more_classes_than
-        return self.kind in {task.kind, "any"} and classes
+        more = not self.more_classes_than or task.outputs > self.more_classes_than
+        return self.kind in {task.kind, "any"} and (not self.two_classes or task.outputs == 2) and more
 
     @property
     def wants(self) -> str:

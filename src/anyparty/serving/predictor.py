@@ -250,6 +250,7 @@ class Predictor:
         finally:
             request.end()
         assert predicted is not None
+        predicted = predicted.calibrated().unweighted()
         predictions = row_predictions(ids, aligned >= 0, observed & may, predicted, request.channel.silent)
         if (remarks := party.remarks) is not None and party.me in allowed:
             own = index.own[places].tolist()

@@ -47,7 +47,7 @@ from anyparty.transport.ledger import Ledger, MeteredChannel
 ANSWERS, RECORD, PROGRESS = "predictions.parquet", "predictions.json", "predicting.json"
 NEW = "alignment-new.safetensors"
 NOT_CONNECTED = "it was not connected when the prediction began"
-FAILED = "it left: it stopped with"  # the start of the reason if a party's part of the job ended with an error
+FAILED = ("it left: it stopped with", "it left while")  # reasons if a party's part of the job ended with an error
 MESSAGES = (
     MessageSpec(
         tag="wanted",
