@@ -139,8 +139,11 @@ class LeadView(LabelView):
 
 
 def public(task: Task) -> dict[str, Any]:
-    """Return the fields of the task that all label holders receive: every field except the type of the labels."""
-    return {name: value for name, value in asdict(task).items() if name != "label_type"}
+    """Return the fields of the task that all label holders receive: those that are known before the training.
+
+    The type of the labels stays at the active party.
+    """
+    return {name: value for name, value in asdict(task).items() if name not in {"label_type", "temperature"}}
 
 
 def view_of_setup(
