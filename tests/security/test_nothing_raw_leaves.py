@@ -412,7 +412,7 @@ def test_the_search_finds_what_leaks(tmp_path, monkeypatch, where):
     world = World.of(tmp_path)
     if where == "farewell":
         bad_number(world)
-        monkeypatch.setattr(job, "farewell", lambda error, reason="", lost="": "seven-hundred-17" if error else reason)
+        monkeypatch.setattr(job, "farewell", lambda error, reason="", *_: "seven-hundred-17" if error else reason)
         found = ["shop to bank: log and end", "shop to bank: messages", "shop to bank: folder"]
     elif where == "message":
         send = ReliableEndpoint.send

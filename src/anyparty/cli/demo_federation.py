@@ -118,7 +118,8 @@ def write(folder: Path, dataset: str, data_dir: Path | None, epochs: int | None)
         table[rows].write_csv(folder / name / "table.csv")
         parties[name] = {"table": f"{name}/table.csv"}
     toml = {
-        "federation": {"label": LABEL, "active": NAMES[0]}, "parties": parties, "method": {"embedding": 16},
+        "federation": {"label": LABEL, "active": NAMES[0]}, "parties": parties,
+        "method": {"name": "laser", "embedding": 16},
         "optimizer": {"lr": 0.003}, "train": training_settings(len(y), epochs),
     }  # fmt: skip
     path = folder / "federation.toml"
@@ -153,10 +154,10 @@ def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> d
         copies[name].folder.mkdir(parents=True)
         for file in (ALIGNMENT, SECRET):
             (folder / name / file).write_bytes((site.folder / file).read_bytes())
-    threads = torch.get_num_threads()
+    resolved, threads = settings.load(config).with_method_defaults(), torch.get_num_threads()
     torch.set_num_threads(1)  # as the parties do, because the number of threads affects rounding
     try:
-        memory.play({name: partial(train_at_site, site, settings.load(config)) for name, site in copies.items()})
+        memory.play({name: partial(train_at_site, site, resolved) for name, site in copies.items()})
     finally:
         torch.set_num_threads(threads)
     return {
