@@ -66,7 +66,7 @@ def test_its_parties_apart_run(beside_readme: Path, call: Call) -> None:
         if (beside_readme / "house").exists():
             call("federate", "stop", "house")
     assert "FINISHED:COMPLETED" in done[2]
-    assert '"accuracy"' in done[2]
+    assert "accuracy" in done[2]
 
 
 def test_its_python_runs(beside_readme: Path) -> None:

@@ -67,7 +67,7 @@ def test_another_user_of_the_machine_reaches_no_job(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{Path(federation_folder.__file__).parents[3]}")
     folder = tmp_path / "fed"
     federation_folder.init(
-        folder, ROSTER, port=free_port(), site={"parts": {"train": "test_internal:waits"}, "threads": 1}
+        folder, ROSTER, port=free_port(), site={"parts": {"train": "test_internal_sockets:waits"}, "threads": 1}
     )
     kits = {name: folder / "kits" / name for name in ROSTER.names}
     stack = contextlib.ExitStack()
