@@ -94,6 +94,21 @@ def test_any_encoder(encoder):
     assert found[1][3].ran == {"train": "joint"}
 
 
+@pytest.mark.parametrize("name", ["laser", "standard", "local"])
+@pytest.mark.parametrize("K", [2, 4])
+def test_validation_is_the_same(name, K):
+    """Scores are equal, and the messages that the protocol would have sent are counted."""
+    of = world(K=K, N=40, observed=worlds.all_patterns(40, K))
+    settings = {"epochs": 2, "optimizer": ADAM, "validation": torch.arange(28, 40)}
+    assert_alike(both(method(name, embedding=5), of, **settings))
+    scores = []
+    for joint in (None, JointExecution(of.roster.names, of.roster.active, Ledger())):
+        trained = worlds.train(method(name, embedding=5), of, joint=joint, **settings)
+        scores += [[record["validation"] for record in trained[of.roster.active].history]]
+    for one, other in zip(*scores, strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-6, nan_ok=True)
+
+
 def test_parties_with_different_encoders_and_optimizers():
     """Their encoders are called one after the other, and each optimizer makes its own step."""
     of, made = world(N=40), method("laser", embedding=5)
